@@ -4,29 +4,58 @@
 #include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
+namespace {
 
-DeviceBuffer::DeviceBuffer(std::size_t bytes) : bytes_(bytes) {
-    if (bytes == 0) return;
-    if (cudaMalloc(&data_, bytes) == cudaErrorMemoryAllocation) {
-        cudaGetLastError();  // this error is not sticky: clear it, so that a caller may go on with less
-        std::size_t free_bytes = 0, total = 0;
-        cudaMemGetInfo(&free_bytes, &total);
-        throw NoMemory(
-            fmt::format("no device memory for a buffer of {} bytes: {} of {} are free; use fewer tokens or "
-                        "heads",
-                        bytes, free_bytes, total));
+class PlainMemory : public DeviceMemory {
+public:
+    void* allocate(std::size_t bytes) override {
+        void* memory = nullptr;
+        if (cudaMalloc(&memory, bytes) == cudaErrorMemoryAllocation) {
+            cudaGetLastError();  // this error is not sticky: clear it, so that a caller may go on with less
+            std::size_t free_bytes = 0, total = 0;
+            cudaMemGetInfo(&free_bytes, &total);
+            throw NoMemory(
+                fmt::format("no device memory for a buffer of {} bytes: {} of {} are free; use fewer tokens or "
+                            "heads",
+                            bytes, free_bytes, total));
+        }
+        RINGLAB_CUDA(cudaGetLastError());
+        return memory;
     }
-    RINGLAB_CUDA(cudaGetLastError());
+
+    void release(void* memory) noexcept override {
+        cudaFree(memory);  // a destructor does not throw; an error here shows at the next checked call
+    }
+
+    void upload(void* to, const void* from, std::size_t bytes) override {
+        RINGLAB_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+        RINGLAB_CUDA(cudaStreamSynchronize(nullptr));  // a small copy from pageable memory may return early
+    }
+
+    std::shared_ptr<std::uint32_t> host_word() override {
+        void* word = nullptr;
+        RINGLAB_CUDA(cudaHostAlloc(&word, sizeof(std::uint32_t), cudaHostAllocMapped));
+        *static_cast<std::uint32_t*>(word) = 0;
+        return {static_cast<std::uint32_t*>(word), [](std::uint32_t* one) { cudaFreeHost(one); }};
+    }
+};
+
+}  // namespace
+
+DeviceMemory& DeviceMemory::plain() {
+    static PlainMemory memory;
+    return memory;
 }
 
+DeviceBuffer::DeviceBuffer(std::size_t bytes, DeviceMemory& memory)
+    : memory_(&memory), data_(bytes > 0 ? memory.allocate(bytes) : nullptr), bytes_(bytes) {}
+
 DeviceBuffer::~DeviceBuffer() {
-    if (data_) cudaFree(data_);  // a destructor does not throw; an error here shows at the next checked call
+    if (data_) memory_->release(data_);
 }
 
 void DeviceBuffer::upload(const void* host) {
-    if (bytes_ == 0) return;
-    RINGLAB_CUDA(cudaMemcpy(data_, host, bytes_, cudaMemcpyHostToDevice));
-    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));  // a small copy from pageable memory may return early
+    if (bytes_ > 0) memory_->upload(data_, host, bytes_);
 }
 
 void DeviceBuffer::download(void* host) const {

@@ -4,21 +4,43 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 namespace ringlab::gpu {
 
-/// Owns device memory of the device that was current when it was made. Moves, never copies. Uninitialised.
+/// Where device memory comes from, and how host data gets there. Functions of one thread at a time, with the device
+/// current.
+class DeviceMemory {
+public:
+    virtual ~DeviceMemory() = default;
+
+    /// Throws NoMemory if the device has too little.
+    virtual void* allocate(std::size_t bytes) = 0;
+    virtual void release(void* memory) noexcept = 0;
+
+    /// Copies from host memory, which may change afterwards. The copy has ended before any launch that uses the memory.
+    virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
+
+    /// A word of host memory that kernels can write, 0.
+    virtual std::shared_ptr<std::uint32_t> host_word() = 0;
+
+    /// By cudaMalloc, on the device that is current at each call. Uploads wait for the device.
+    static DeviceMemory& plain();
+};
+
+/// Owns device memory. Moves, never copies. Uninitialised.
 class DeviceBuffer {
 public:
     DeviceBuffer() = default;
-    /// Allocates; 0 bytes allocate nothing. Throws Error if the device has too little memory free.
-    explicit DeviceBuffer(std::size_t bytes);
+    /// Allocates; 0 bytes allocate nothing. `memory` must outlive the buffer.
+    explicit DeviceBuffer(std::size_t bytes, DeviceMemory& memory = DeviceMemory::plain());
     ~DeviceBuffer();
     DeviceBuffer(DeviceBuffer&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+        : memory_(other.memory_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
     DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+        std::swap(memory_, other.memory_);
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
         return *this;
@@ -31,22 +53,24 @@ public:
         return static_cast<T*>(data_);
     }
 
-    /// Copies bytes() bytes from or to host memory and waits.
+    /// Copies bytes() bytes from host memory, see DeviceMemory::upload().
     void upload(const void* host);
+    /// Copies bytes() bytes to host memory and waits.
     void download(void* host) const;
 
     /// Sets every byte, in stream order. 0xff makes every float a NaN.
     void fill(std::uint8_t byte, cudaStream_t stream);
 
 private:
+    DeviceMemory* memory_ = nullptr;
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
 };
 
 /// Device memory that holds these values.
 template <class T>
-DeviceBuffer uploaded(const std::vector<T>& values) {
-    DeviceBuffer buffer(values.size() * sizeof(T));
+DeviceBuffer uploaded(const std::vector<T>& values, DeviceMemory& memory = DeviceMemory::plain()) {
+    DeviceBuffer buffer(values.size() * sizeof(T), memory);
     buffer.upload(values.data());
     return buffer;
 }

@@ -102,10 +102,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     for (auto& program : job.programs) {
         if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace_messages(program);
     }
-    PassPrograms programs;
-    for (const auto& program : job.programs) programs.push_back(&program);
-
-    const auto fabric = make_fabric(team, {group, options.timeout}, programs);
+    const auto fabric = make_fabric(team, {group, options.timeout}, routes_of(group, job.programs));
     require(fabric->fetches() != served, "the transport and its fabric disagree about who moves fetched blocks");
     // Members are made here and not on their threads, because after an error other members may still use a member's
     // memory.

@@ -106,8 +106,8 @@ struct GpuRun {
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options);
 
-/// As above, over a fabric that `make_fabric` makes when the programs are known.
-using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const PassPrograms&)>;
+/// As above, over a fabric that `make_fabric` makes when the routes are known.
+using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const Routes&)>;
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options,
                         const FabricFactory& make_fabric);

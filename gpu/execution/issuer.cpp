@@ -255,7 +255,7 @@ void Issuer::hold_back(std::size_t rank, std::size_t index) {
         if (pass.program->code[which].op.lane() == lane) return;
         if (work.launches(pass_).wait_until_done(which, stream)) return;
         if (pass.program->code[which].receives() && work.has_arrival_flag(pass_, which))
-            return wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number(pass_));
+            return wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number());
         const auto* launch = work.launches(pass_).find(which);
         pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
     });
@@ -288,7 +288,7 @@ Message Issuer::message(std::size_t rank, std::size_t index) const {
             is_overlapped(instruction),
             self.work->has_arrival_flag(pass_, index),
             SlotMap::arrival_flag(pass_, receive),
-            self.work->pass_number(pass_)};
+            self.work->pass_number()};
 }
 
 bool Issuer::all_issued() const {

@@ -70,10 +70,14 @@ private:
         for (const auto& program : job_.programs) programs.push_back(&program);
         const MapOptions memory{o.round_running_output, o.round_results, output_arrives(job_.programs.front()),
                                 arrival_flags(job_.programs)};
+        const auto maps = slot_maps(job_.forward, job_.backward, memory);
+        const auto& own = maps[size(ring_rank(rank))];
         rank.work = std::make_unique<Rank>(
-            job_.forward, job_.backward, ring_rank(rank), programs, fabric_,
+            job_.forward, job_.backward, ring_rank(rank), programs, maps,
+            make_exchange_memory(fabric_, own.bytes(), own.arrival_flag_bytes()),
             RankOptions{memory, o.deterministic, o.check_finite, o.kernels,
-                        fused_start(o.transport, job_.team, member_, rank.seat.device, patience_of(o)), o.timeout});
+                        fused_start(o.transport, job_.team, member_, rank.seat.device, patience_of(o)), o.timeout,
+                        fabric_.senders_set_flags()});
         rank.transport = fabric_.join({member_, rank.seat.global_rank, rank.seat.device, rank.work->exchange_memory()});
         load(rank);
         clocks_.try_emplace(rank.seat.device, job_.team);

@@ -42,7 +42,7 @@ void for_each_vector(Result& result, Visit visit) {
 void pack(const RankResult& result, Bytes& bytes) {
     append(bytes,
            std::vector{RankFacts{result.global_rank, result.memory, result.clock_uncertainty, result.device_name}});
-    for_each_vector(result, [&](const auto& values) { append(bytes, values); });
+    for_each_vector(result, [&](const auto& vector) { append(bytes, vector); });
 }
 
 RankResult unpack(std::span<const std::byte>& bytes) {
@@ -53,7 +53,7 @@ RankResult unpack(std::span<const std::byte>& bytes) {
     result.memory = facts.front().memory;
     result.clock_uncertainty = facts.front().clock_uncertainty;
     result.device_name = facts.front().device_name;
-    for_each_vector(result, [&](auto& values) { take(bytes, values); });
+    for_each_vector(result, [&](auto& vector) { take(bytes, vector); });
     return result;
 }
 

@@ -27,21 +27,21 @@ struct FusedOptions {
     AttendShape shape;             ///< of the launch: all kv heads that it computes
     std::int64_t block_heads = 1;  ///< kv heads of each block
     std::chrono::nanoseconds most_wait = std::chrono::minutes(1);
+    cudaStream_t give_up_stream = nullptr;  ///< of give_up(); nothing on it may wait for the launches
 };
 
 /// Several attends of one rank fused into one launch: all its query rows against several K/V blocks, each of them whole
 /// or as equal groups of kv heads. Forward, a query row's state stays in registers from its first block to its last.
 /// The launch may begin before blocks have arrived: it waits for each block before it first reads it.
 ///
-/// KernelFamily::make_fused() makes it, from blocks in the order in which they should be processed, and waits for the
-/// device. Forward, all head groups must have the same blocks in the same order. One thread at a time uses it, pass
-/// after pass.
+/// KernelFamily::make_fused() makes it, from blocks in the order in which they should be processed. Forward, all head
+/// groups must have the same blocks in the same order. One thread at a time uses it, pass after pass.
 class FusedWork {
 public:
     virtual ~FusedWork() = default;
 
-    /// Before anything of a pass is enqueued: nothing has arrived.
-    virtual void begin_pass() = 0;
+    /// Before anything of a pass is enqueued: nothing has arrived. No two passes have the same number.
+    virtual void begin_pass(std::uint32_t number) = 0;
 
     /// Enqueues on `stream` the note that block `index` has arrived, or that its dk and dv may be touched.
     virtual void arrived(std::size_t index, cudaStream_t stream) = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/common/tile_shape.hpp"
 #include "layouts/problem/problem.hpp"
 
@@ -36,6 +37,7 @@ struct WorkListOptions {
     bool deterministic = false;  ///< backward: dq is summed in a fixed order too
     /// The family whose kernels do the work; null lets resolve() choose. WorkList::options() names the chosen family.
     const KernelFamily* family = nullptr;
+    DeviceMemory* memory = &DeviceMemory::plain();  ///< of the lists; outlives them
 };
 
 /// How a family wants the work list of a launch to be made.

@@ -31,6 +31,48 @@ void require_small_enough(const Mask& mask) {
             mask.name(), mask.tokens(), unseen);
 }
 
+/// The valid interval that has the key; empty if the key is not valid.
+layouts::Interval valid_keys_around(const Mask& mask, std::int64_t key) {
+    const auto after = std::ranges::upper_bound(mask.valid(), key, {}, &layouts::Interval::begin);
+    return after != mask.valid().begin() && std::prev(after)->contains(key) ? *std::prev(after) : layouts::Interval{};
+}
+
+/// All keys that rows of a tile may see lie in this interval.
+layouts::Interval reach(const RowHull& rows) {
+    return {std::min({rows.min_begin, rows.min_earlier, rows.max_sink > 0 ? std::int64_t{0} : rows.min_begin}),
+            std::max({rows.max_end, rows.max_earlier, rows.max_sink})};
+}
+layouts::Interval reach(const KeyTile& keys) { return {keys.first, keys.last + 1}; }
+
+/// Finds among tiles of one side those that may have visible pairs with a tile of the other side. So a block of many
+/// short documents does not take time for each pair of tiles.
+class Candidates {
+public:
+    template <class Tile>
+    explicit Candidates(const std::vector<Tile>& tiles) {
+        for (const auto& tile : tiles) {
+            auto next = reach(tile);
+            // Rows that see nothing may stand anywhere.
+            if (next.size() == 0 && !reaches_.empty()) next = reaches_.back();
+            if (!reaches_.empty()) ascend_ &= reaches_.back().begin <= next.begin && reaches_.back().end <= next.end;
+            reaches_.push_back(next);
+        }
+    }
+
+    /// Tiles [first, second).
+    std::pair<std::size_t, std::size_t> of(const layouts::Interval& other) const {
+        if (!ascend_) return {0, reaches_.size()};
+        const auto begin = std::ranges::upper_bound(reaches_, other.begin, {}, &layouts::Interval::end);
+        const auto end = std::ranges::lower_bound(reaches_, other.end, {}, &layouts::Interval::begin);
+        const auto place = [&](auto found) { return static_cast<std::size_t>(found - reaches_.begin()); };
+        return {place(begin), std::max(place(begin), place(end))};
+    }
+
+private:
+    std::vector<layouts::Interval> reaches_;
+    bool ascend_ = true;
+};
+
 /// As layouts::classify(), but a key tile that is narrower than `tile_keys` counts as partial, because its last columns
 /// are not keys.
 TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_keys) {
@@ -62,14 +104,16 @@ std::int64_t count_tokens(std::span<const Run> runs) {
     return tokens;
 }
 
-RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
+RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries, DeviceMemory& memory)
     : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)) {
     require_small_enough(mask);
     std::vector<std::array<std::int32_t, 4>> bounds(static_cast<std::size_t>(tokens_ + padding));
     auto next = bounds.begin();
+    const auto* segment = &mask.segments().front();
     for (const auto& run : runs_)
         for (std::int64_t i = 0; i < run.count; ++i) {
-            const auto row = mask.row(run.at(i));
+            if (!segment->rows.contains(run.at(i))) segment = &mask.segments()[mask.segment_of(run.at(i))];
+            const auto row = segment->at(run.at(i));
             if (!row.earlier.empty())
                 fail(
                     "mask {}: row {} sees keys {} to {} and {} to {}, and none between; kernels of GPUs know one "
@@ -79,25 +123,27 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
             *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),
                        static_cast<std::int32_t>(row.sink), static_cast<std::int32_t>(run.at(i))};
         }
-    device_ = uploaded(bounds);
+    device_ = uploaded(bounds, memory);
 }
 
 std::vector<std::int32_t> key_positions(const Mask& mask, std::span<const Run> keys, std::int64_t count) {
     require_small_enough(mask);
     std::vector<std::int32_t> positions(static_cast<std::size_t>(count), unseen);
     auto next = positions.begin();
+    layouts::Interval valid;  // the one that was found last
     for (const auto& run : keys)
         for (std::int64_t i = 0; i < run.count; ++i) {
             const auto key = run.at(i);
-            *next++ = mask.key_is_valid(key) ? static_cast<std::int32_t>(key) : unseen;
+            if (!valid.contains(key)) valid = valid_keys_around(mask, key);
+            *next++ = valid.contains(key) ? static_cast<std::int32_t>(key) : unseen;
         }
     return positions;
 }
 
-KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
+KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys, DeviceMemory& memory)
     : runs_(keys.begin(), keys.end()),
       tokens_(count_tokens(keys)),
-      device_(uploaded(key_positions(mask, keys, tokens_ + padding))) {}
+      device_(uploaded(key_positions(mask, keys, tokens_ + padding), memory)) {}
 
 Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
                  Major major, EqualEntries equal) {
@@ -106,13 +152,15 @@ Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const
     const bool by_query = major == Major::queries;
     const auto own = by_query ? rows.size() : columns.size();
     const auto other = by_query ? columns.size() : rows.size();
+    const auto candidates = by_query ? Candidates(columns) : Candidates(rows);
 
     Tiles tiles;
     tiles.other_side = static_cast<std::int64_t>(other);
     auto& entries = tiles.entries;
     for (std::size_t i = 0; i < own; ++i) {
         const auto begin = entries.size();
-        for (std::size_t j = 0; j < other; ++j) {
+        const auto [first, end] = candidates.of(by_query ? reach(rows[i]) : reach(columns[i]));
+        for (auto j = first; j < end; ++j) {
             const auto kind = classify(rows[by_query ? i : j], columns[by_query ? j : i], shape.keys);
             if (kind == TileKind::empty) continue;
             const bool is_partial = kind == TileKind::partial;
@@ -158,7 +206,7 @@ bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major, bool with_semaphores, bool grouped) {
+                   Major major, bool with_semaphores, bool grouped, DeviceMemory& memory) {
     auto [items, entries, full, partial, other] =
         find_tiles(mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared);
     full_ = full;
@@ -170,15 +218,15 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     const auto busy = std::span(items).first(static_cast<std::size_t>(busy_items_));
     falls_linearly_ = gpu::fall_linearly(busy, entries);
     if (grouped && !falls_linearly_) row_groups_ = static_cast<std::int32_t>(group_by_last_entry(busy, entries));
-    items_device_ = uploaded(items);
-    entries_device_ = uploaded(entries);
+    items_device_ = uploaded(items, memory);
+    entries_device_ = uploaded(entries, memory);
     if (!with_semaphores) return;
     std::vector<std::int32_t> values(entries.size()), taken(static_cast<std::size_t>(other));
     for (const auto& item : items)
         for (auto e = item[1]; e < item[2]; ++e)
             values[static_cast<std::size_t>(e)] =
                 taken[static_cast<std::size_t>(entries[static_cast<std::size_t>(e)] / 2)]++;
-    semaphore_values_ = uploaded(values);
+    semaphore_values_ = uploaded(values, memory);
 }
 
 std::int64_t TileList::device_bytes() const {
@@ -198,11 +246,13 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
       keys_(std::move(keys)),
       options_(options),
       tiles_(mask, rows_->runs(), keys_->runs(), plan.tile,
-             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped),
+             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped,
+             *options.memory),
       counter_count_(plan.counters) {
     if (plan.query_tile)
-        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries);
-    if (counter_count_ > 0) counters_ = uploaded(std::vector<std::uint32_t>(counter_count_));
+        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries,
+                                                  false, false, *options.memory);
+    if (counter_count_ > 0) counters_ = uploaded(std::vector<std::uint32_t>(counter_count_), *options.memory);
 }
 
 std::uint32_t* WorkList::next_counter() const {

@@ -20,9 +20,10 @@ std::int64_t count_tokens(std::span<const layouts::Run> runs);
 /// The keys that each query row of a rank sees, as global positions in device memory. Made once per rank and pass.
 class RowBounds {
 public:
-    /// Uploads 16 bytes per row and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more, or shows a row
-    /// more than one interval of keys and the first keys, as joins of shared-question may.
-    RowBounds(const layouts::Mask& mask, std::span<const layouts::Run> queries);
+    /// Uploads 16 bytes per row. Throws Error if the mask has 2^31 - 1 tokens or more, or shows a row more than one
+    /// interval of keys and the first keys, as joins of shared-question may.
+    RowBounds(const layouts::Mask& mask, std::span<const layouts::Run> queries,
+              DeviceMemory& memory = DeviceMemory::plain());
 
     std::int64_t tokens() const { return tokens_; }
     std::span<const layouts::Run> runs() const { return runs_; }
@@ -45,8 +46,9 @@ std::vector<std::int32_t> key_positions(const layouts::Mask& mask, std::span<con
 /// The positions of a block's keys, in device memory. Made once per block and pass.
 class KeyPositions {
 public:
-    /// Uploads 4 bytes per key and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more.
-    KeyPositions(const layouts::Mask& mask, std::span<const layouts::Run> keys);
+    /// Uploads 4 bytes per key. Throws Error if the mask has 2^31 - 1 tokens or more.
+    KeyPositions(const layouts::Mask& mask, std::span<const layouts::Run> keys,
+                 DeviceMemory& memory = DeviceMemory::plain());
 
     std::int64_t tokens() const { return tokens_; }
     std::span<const layouts::Run> runs() const { return runs_; }
@@ -97,7 +99,8 @@ public:
     using Major = gpu::Major;
 
     TileList(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
-             TileShape shape, Major major, bool with_semaphores = false, bool grouped = false);
+             TileShape shape, Major major, bool with_semaphores = false, bool grouped = false,
+             DeviceMemory& memory = DeviceMemory::plain());
 
     /// All work tiles, and those that have entries. The latter come first, the longest of them leading.
     std::int64_t items() const { return items_; }
@@ -128,7 +131,7 @@ private:
 /// empty (and skipped), full or partial. It depends on neither heads nor batch, so it is built once, before the pass,
 /// and serves every head group, layer and repeat.
 ///
-/// The host classifies the tiles, about 10 ns per pair of tiles, and uploads them. The constructor waits for that.
+/// The host classifies the tiles, about 10 ns per pair of tiles that may see each other, and uploads them.
 class WorkList {
 public:
     using Options = WorkListOptions;

@@ -147,10 +147,10 @@ void FusedLaunches::add(std::vector<std::size_t> attends, const PassMemory& memo
     launch.attends = std::move(attends);
     const auto keys_each = op(launch.attends.front()).part.heads.count();
     const auto& list = options_.list;
-    launch.work =
-        resolve(list.family, list.head_dim, list.value_dim)
-            .make_fused(pass_.mask(), rows, blocks,
-                        {list, attend_shape(pass_.problem(), launch.rows, launch.keys), keys_each, options_.most_wait});
+    launch.work = resolve(list.family, list.head_dim, list.value_dim)
+                      .make_fused(pass_.mask(), rows, blocks,
+                                  {list, attend_shape(pass_.problem(), launch.rows, launch.keys), keys_each,
+                                   options_.most_wait, options_.give_up_stream});
     launches_.push_back(std::move(launch));
 }
 
@@ -159,8 +159,8 @@ const FusedAttends* FusedLaunches::find(std::size_t instruction) const {
     return found == of_attend_.end() ? nullptr : &launches_[found->second];
 }
 
-void FusedLaunches::begin_pass() {
-    for (auto& launch : launches_) launch.work->begin_pass();
+void FusedLaunches::begin_pass(std::uint32_t number) {
+    for (auto& launch : launches_) launch.work->begin_pass(number);
 }
 
 void FusedLaunches::arrived(std::size_t transfer, cudaStream_t stream) const {

@@ -41,6 +41,7 @@ public:
         WorkList::Options list;
         FusedStart start = FusedStart::all_arrived;
         std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a kernel waits for a block
+        cudaStream_t give_up_stream = nullptr;                         ///< see FusedOptions
         bool senders_set_flags = false;  ///< senders of messages that may come early set the receiver's arrival flag
     };
 
@@ -50,7 +51,7 @@ public:
     /// The launch that an attend is part of, or null.
     const FusedAttends* find(std::size_t instruction) const;
 
-    void begin_pass();
+    void begin_pass(std::uint32_t number);
 
     /// After a transfer, in stream order: kernels that wait for it may go on.
     void arrived(std::size_t transfer, cudaStream_t stream) const;

@@ -26,18 +26,18 @@ void require_supported(const layouts::Schedule& schedule) {
 }  // namespace
 
 Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
-           const std::vector<const layouts::Program*>& programs, Fabric& fabric, const RankOptions& options)
+           const std::vector<const layouts::Program*>& programs, const std::vector<SlotMap>& maps,
+           std::shared_ptr<void> exchange, const RankOptions& options)
     : problem_(forward.problem()),
       rank_(rank),
       options_(options),
-      memory_(forward, backward, rank, options.memory, fabric),
-      senders_set_flags_(fabric.senders_set_flags()),
+      memory_(forward, backward, rank, options.memory, maps.at(static_cast<std::size_t>(rank)), std::move(exchange)),
+      count_(options.passes ? *options.passes : own_count_),
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
     if (backward) require_supported(*backward);
     if (problem_.dropout.drops()) options_.kernels = &resolve(options_.kernels, problem_);
-    std::vector<SlotMap> maps;  // of all ranks
-    for (int other = 0; other < forward.ranks(); ++other) maps.emplace_back(forward, backward, other, options.memory);
+    if (!options_.give_up_stream) options_.give_up_stream = own_give_up_stream_.emplace();
     std::size_t instructions = 0;
     for (const auto* program : programs) {
         auto& pass = of(program->pass);
@@ -48,15 +48,15 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     if (problem_.latent.is_given()) latent_ = std::make_unique<LatentProducts>(forward, backward, rank);
     if (options.check_finite) finite_.emplace(instructions);
     if (const auto& sinks = problem_.sinks; !sinks.empty()) {
-        sinks_ = uploaded(std::vector<float>(sinks.begin(), sinks.end()));
-        sink_gradient_ = uploaded(std::vector<float>(sinks.size()));
+        sinks_ = uploaded(std::vector<float>(sinks.begin(), sinks.end()), *options_.tables);
+        sink_gradient_ = uploaded(std::vector<float>(sinks.size()), *options_.tables);
         memory_use_.work += 2 * static_cast<std::int64_t>(sinks.size() * sizeof(float));
     }
     if (!problem_.rotary.rotates()) return;
     const auto upload = [&](const std::vector<std::int64_t>& tokens) {
         const auto positions = rotary_positions(problem_.rotary, forward.mask(), tokens);
         memory_use_.work += static_cast<std::int64_t>(positions.size() * sizeof(std::int32_t));
-        return uploaded(std::vector<std::int32_t>(positions.begin(), positions.end()));
+        return uploaded(std::vector<std::int32_t>(positions.begin(), positions.end()), *options_.tables);
     };
     positions_ = upload(forward.layout().positions(rank));
     if (!problem_.queries.empty()) row_positions_ = upload(forward.row_positions(rank));
@@ -86,12 +86,13 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
         const auto& op = instruction.op;
         pass.output_comes_late |= op.kind != OpKind::attend && op.pool == Pool::output && op.slot() == 0;
     }
-    const WorkList::Options list{program.pass, problem_.head_dim, problem_.value_dim, options_.deterministic,
-                                 options_.kernels};
+    const WorkList::Options list{program.pass,           problem_.head_dim, problem_.value_dim,
+                                 options_.deterministic, options_.kernels,  options_.tables};
     const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
     pass.launches = std::make_unique<FusedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
-        FusedLaunches::Options{list, options_.fused_start, options_.most_wait, senders_set_flags_});
+        FusedLaunches::Options{list, options_.fused_start, options_.most_wait, options_.give_up_stream,
+                               options_.senders_set_flags});
     memory_use_.work += pass.launches->device_bytes();
     build_work_lists(pass);
 }
@@ -100,7 +101,7 @@ std::shared_ptr<const RowBounds> Rank::row_bounds(const std::vector<layouts::Run
     for (const auto& known : row_bounds_)
         if (std::ranges::equal(known->runs(), rows)) return known;
     const auto& mask = of(Pass::forward).schedule->mask();
-    return row_bounds_.emplace_back(std::make_shared<RowBounds>(mask, rows));
+    return row_bounds_.emplace_back(std::make_shared<RowBounds>(mask, rows, *options_.tables));
 }
 
 std::shared_ptr<const KeyPositions> Rank::key_positions(const std::vector<layouts::Run>& keys) {
@@ -109,7 +110,7 @@ std::shared_ptr<const KeyPositions> Rank::key_positions(const std::vector<layout
     const auto& mask = of(Pass::forward).schedule->mask();
     constexpr std::int64_t position_bytes = 4;
     memory_use_.work += count_tokens(keys) * position_bytes;
-    return key_positions_.emplace_back(std::make_shared<KeyPositions>(mask, keys));
+    return key_positions_.emplace_back(std::make_shared<KeyPositions>(mask, keys, *options_.tables));
 }
 
 void Rank::build_work_lists(PassState& pass) {
@@ -122,7 +123,7 @@ void Rank::build_work_lists(PassState& pass) {
         list = std::make_unique<WorkList>(schedule.mask(), row_bounds(schedule.runs(op.rows())),
                                           key_positions(schedule.runs(op.part)),
                                           WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim,
-                                                            options_.deterministic, options_.kernels});
+                                                            options_.deterministic, options_.kernels, options_.tables});
         memory_use_.work += list->tiles().device_bytes();
         if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
     }
@@ -139,7 +140,7 @@ void Rank::give_up() noexcept {
         try {
             for (std::size_t i = 0; i < pass.program->code.size(); ++i)
                 if (pass.program->code[i].receives() && has_arrival_flag(pass.program->pass, i))
-                    write_value(other_stream_, memory_.arrival_flag(pass.program->pass, i), pass.number);
+                    write_value(options_.give_up_stream, memory_.arrival_flag(pass.program->pass, i), count_);
         } catch (const Error&) {
             // Streams then wait for ever, as they do for a dead peer. The process ends anyway.
         }

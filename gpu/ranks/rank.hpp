@@ -24,20 +24,30 @@ struct RankOptions {
     const KernelFamily* kernels = nullptr;
     FusedStart fused_start = FusedStart::all_arrived;
     std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a launch waits for a block
+    bool senders_set_flags = false;                                ///< see Fabric
+    DeviceMemory* tables = &DeviceMemory::plain();                 ///< of work lists; outlives the rank
+    /// Of ranks that share exchange memory: where their passes are counted, and a stream for give_up(). If null, the
+    /// rank has its own.
+    std::uint32_t* passes = nullptr;
+    cudaStream_t give_up_stream = nullptr;
 };
 
 /// What one rank holds on its device, and its arithmetic. One thread at a time; all device work goes to the streams
 /// that are given.
 class Rank {
 public:
-    /// `backward` may be null; `programs` are those of the schedules. Allocates everything and builds the work lists of
-    /// all passes; the device must be current and stays so. Throws Error if the kernels cannot do the problem.
+    /// `backward` may be null; `programs` are those of the schedules, `maps` of all ranks by options.memory, and
+    /// `exchange` is exchange memory. Builds the work lists of all passes; the device must be current and stays so.
+    /// Throws Error if the kernels cannot do the problem.
     Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
-         const std::vector<const layouts::Program*>& programs, Fabric& fabric, const RankOptions& options);
+         const std::vector<const layouts::Program*>& programs, const std::vector<SlotMap>& maps,
+         std::shared_ptr<void> exchange, const RankOptions& options);
 
     /// What peers read and write.
     JoiningRank::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }
     const RankMemory& memory() const { return memory_; }
+    /// Of passes from now on; see RankMemory::use_local().
+    void use_local_memory(void* memory) { memory_.use_local(memory); }
     const MemoryUse& memory_use() const { return memory_use_; }
 
     const layouts::RankProgram& program(layouts::Pass pass) const { return *of(pass).program; }
@@ -50,9 +60,9 @@ public:
 
     /// Whether the sender of a message sets an arrival flag, which has the pass's number once the message is there.
     bool has_arrival_flag(layouts::Pass pass, std::size_t index) const {
-        return senders_set_flags_ && of(pass).program->code[index].may_arrive_early;
+        return options_.senders_set_flags && of(pass).program->code[index].may_arrive_early;
     }
-    std::uint32_t pass_number(layouts::Pass pass) const { return of(pass).number; }
+    std::uint32_t pass_number() const { return number_; }  ///< of the latest pass
 
     /// After a failure: kernels and streams wait no longer for arrivals, and read whatever is there.
     void give_up() noexcept;
@@ -108,7 +118,6 @@ private:
         const layouts::Schedule* schedule = nullptr;
         const layouts::RankProgram* program = nullptr;
         std::optional<PassMemory> memory;
-        std::uint32_t number = 0;                // of passes so far
         std::vector<std::vector<Piece>> pieces;  // by instruction
         bool moves_rows = false;
         bool output_comes_late = false;                                             // not, or not only, from attends
@@ -146,8 +155,10 @@ private:
     int rank_;
     RankOptions options_;
     RankMemory memory_;
-    bool senders_set_flags_;
-    Stream other_stream_;
+    std::optional<Stream> own_give_up_stream_;
+    std::uint32_t own_count_ = 0;
+    std::uint32_t& count_;  // of passes
+    std::uint32_t number_ = 0;
     MemoryUse memory_use_;
     std::array<PassState, 2> passes_;
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;

@@ -43,16 +43,11 @@ std::size_t span(const Field& field) {
 
 }  // namespace
 
-RankMemory::RankMemory(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
-                       const MapOptions& options, Fabric& fabric)
-    : forward_(forward),
-      rank_(rank),
-      with_gradients_(backward),
-      options_(options),
-      map_(forward, backward, rank, options),
-      memory_(fabric.allocate(map_.bytes())) {
-    RINGLAB_CUDA(cudaMemsetAsync(data(), 0, map_.arrival_flag_bytes(), nullptr));
+std::shared_ptr<void> make_exchange_memory(Fabric& fabric, std::size_t bytes, std::size_t arrival_flag_bytes) {
+    auto memory = fabric.allocate(bytes);
+    RINGLAB_CUDA(cudaMemsetAsync(memory.get(), 0, arrival_flag_bytes, nullptr));
     RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+    return memory;
 }
 
 Field RankMemory::where_lent(const TensorTable& tensors, const Place& place, std::size_t field, Field found) {
@@ -75,7 +70,7 @@ void RankMemory::fill(const Field& field, std::uint8_t byte, cudaStream_t stream
     const auto width = size((together ? batch : 1) * tokens * dim) * element;
     if (width == 0 || heads == 0) return;
     for (std::int64_t b = 0; b < (together ? 1 : batch); ++b)
-        RINGLAB_CUDA(cudaMemset2DAsync(data() + field.begin + size(b * field.strides.batch) * element,
+        RINGLAB_CUDA(cudaMemset2DAsync(address(field) + size(b * field.strides.batch) * element,
                                        std::max(width, size(field.strides.head) * element), byte, width, size(heads),
                                        stream));
 }

@@ -14,12 +14,18 @@ struct RankOutputs {
     std::vector<float> dsinks;  ///< by query head, of its rows
 };
 
-/// The tensors of one rank on its device: exchange memory with the views of it that kernels want.
+/// The tensors of one rank on its device: exchange and local memory with the views of it that kernels want.
 class RankMemory {
 public:
-    /// `backward` may be null. Allocates; the device must be current and stays so.
+    /// `backward` may be null; `exchange` has map.bytes().
     RankMemory(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank, const MapOptions& options,
-               Fabric& fabric);
+               SlotMap map, std::shared_ptr<void> exchange)
+        : forward_(forward),
+          rank_(rank),
+          with_gradients_(backward),
+          options_(options),
+          map_(std::move(map)),
+          memory_(std::move(exchange)) {}
 
     const SlotMap& map() const { return map_; }
     char* data() const { return static_cast<char*>(memory_.get()); }
@@ -38,7 +44,9 @@ public:
         return where_lent(lent_rounded_, place, field, map_.field(map_.rounded(place.pool), place, field));
     }
     Field rounded(layouts::Pool pool, std::size_t field = 0) const { return rounded(own(pool), field); }
-    char* address(const Field& field) const { return field.lent ? field.lent : data() + field.begin; }
+    char* address(const Field& field) const {
+        return field.lent ? field.lent : (field.local ? local_ : data()) + field.begin;
+    }
     View view(const Field& field) const { return {address(field), field.dtype, field.strides}; }
     RowView rows(const Field& field) const { return {reinterpret_cast<float*>(address(field)), field.strides}; }
 
@@ -50,6 +58,9 @@ public:
     void lend_rounded(layouts::Pool pool, std::size_t field, const View& tensor) {
         lent_rounded_[static_cast<std::size_t>(pool)][field] = tensor;
     }
+
+    /// From now on local memory is here; it has map().local_bytes().
+    void use_local(void* memory) { local_ = static_cast<char*>(memory); }
 
     /// Sets every byte of a field, in stream order. What is lent must be dense, and the field all of it.
     void fill(const Field& field, std::uint8_t byte, cudaStream_t stream) const;
@@ -78,6 +89,7 @@ private:
     MapOptions options_;
     SlotMap map_;
     std::shared_ptr<void> memory_;
+    char* local_ = nullptr;
     TensorTable lent_, lent_rounded_;
 };
 
@@ -106,6 +118,9 @@ private:
     const RankMemory* memory_;
     const layouts::Schedule* pass_;
 };
+
+/// Memory of the fabric for a rank, its arrival flags 0. Waits for the device, which must be current.
+std::shared_ptr<void> make_exchange_memory(Fabric& fabric, std::size_t bytes, std::size_t arrival_flag_bytes);
 
 /// What a message reads or writes: pieces of this rank's exchange memory and of its peer's.
 std::vector<Piece> message_pieces(const layouts::Schedule& pass, const layouts::Program& program,

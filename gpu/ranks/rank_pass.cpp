@@ -36,13 +36,13 @@ Statistics statistics_of(const RowView& numbers) {
 void Rank::clear(Pass which, cudaStream_t stream) {
     auto& pass = of(which);
     if (finite_) finite_->clear(stream);
-    pass.launches->begin_pass();
-    ++pass.number;
+    number_ = ++count_;
+    pass.launches->begin_pass(number_);
     if (which == Pass::backward && latent_) latent_->begin_gradient(stream);
     for (const auto pool : pass.program->needs_zeroed) {
         const auto sum = pass.memory->field(pass.memory->own(pool));  // K and V parts of all heads, one after another
         const auto bytes = static_cast<std::size_t>(sum.extent.heads * sum.strides.head * bytes_of(sum.dtype));
-        if (bytes > 0) RINGLAB_CUDA(cudaMemsetAsync(memory_.data() + sum.begin, 0, bytes, stream));
+        if (bytes > 0) RINGLAB_CUDA(cudaMemsetAsync(memory_.address(sum), 0, bytes, stream));
     }
 }
 
@@ -203,7 +203,7 @@ void Rank::add(const PassState& pass, const Instruction& instruction, cudaStream
         const auto target = memory.field(to), source = memory.field(from);
         constexpr std::int64_t row = SlotMap::padding;
         const auto flat = [&](const Field& field) {
-            return View{memory_.data() + field.begin, field.dtype, {0, row, field.strides.head}};
+            return View{memory_.address(field), field.dtype, {0, row, field.strides.head}};
         };
         return gpu::add({1, target.strides.head / row, target.extent.heads, row}, flat(target), flat(source), stream);
     }
@@ -243,7 +243,7 @@ void Rank::copy_field(const Field& to, const Field& from, cudaStream_t stream) c
     if (bytes == 0) return;
     for (std::int64_t b = 0; b < batch; ++b) {
         const auto at = [&](const Field& field) {
-            return memory_.data() + field.begin + static_cast<std::size_t>(b * field.strides.batch) * element;
+            return memory_.address(field) + static_cast<std::size_t>(b * field.strides.batch) * element;
         };
         const auto pitch = [&](const Field& field) {
             return std::max(bytes, static_cast<std::size_t>(field.strides.head) * element);

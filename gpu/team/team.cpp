@@ -1,5 +1,7 @@
 #include "gpu/team/team.hpp"
 
+#include "gpu/team/bytes.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -68,6 +70,25 @@ private:
 }  // namespace
 
 std::unique_ptr<Team> make_thread_team(int members) { return std::make_unique<ThreadTeam>(members); }
+
+void Team::together(int member, Clock::duration timeout, const std::function<void()>& step) {
+    std::string complaint;
+    try {
+        step();
+    } catch (const std::exception& error) {
+        complaint = error.what();
+    }
+    Bytes own;
+    append(own, std::vector<char>(complaint.begin(), complaint.end()));
+    const auto all = all_gather(member, std::move(own), timeout);
+    require(complaint.empty(), "{}", complaint);
+    for (std::size_t other = 0; other < all.size(); ++other) {
+        std::span<const std::byte> bytes(all[other]);
+        std::vector<char> text;
+        take(bytes, text);
+        require(text.empty(), "rank {} cannot: {}", other, std::string(text.begin(), text.end()));
+    }
+}
 
 void Team::start_together(int member, Clock::duration timeout) {
     const auto now = (Clock::now() + clock_offset()).time_since_epoch().count();

@@ -59,6 +59,9 @@ public:
 
     void barrier(int member, Clock::duration timeout) { all_gather(member, {}, timeout); }
 
+    /// Runs a step that needs no other member, and exchanges how it went: if it failed for one member, throws for all.
+    void together(int member, Clock::duration timeout, const std::function<void()>& step);
+
     /// Returns to all members at the same instant, as far as clocks agree.
     void start_together(int member, Clock::duration timeout);
 

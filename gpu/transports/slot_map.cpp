@@ -61,37 +61,42 @@ std::int64_t SlotMap::field_elements(Pool pool, std::size_t field, std::int64_t 
     return rounded_up(problem_.batch * tokens * width(pool, field), padding);
 }
 
-std::size_t SlotMap::take(std::int64_t bytes, std::int64_t& account) {
-    const auto begin = cursor_;
-    cursor_ += size(rounded_up(bytes, alignment));
-    account += bytes;
+std::size_t SlotMap::Memory::take(std::int64_t taken) {
+    const auto begin = cursor;
+    cursor += size(rounded_up(taken, alignment));
+    bytes = std::max(bytes, cursor);
     return begin;
 }
 
+std::size_t SlotMap::take(Pool pool, std::int64_t bytes, std::int64_t& account) {
+    account += bytes;
+    return (is_local(pool) ? local_ : exchange_).take(bytes);
+}
+
 Frame SlotMap::make_frame(Pool pool, DType dtype, std::int64_t heads, std::int64_t tokens, std::int64_t& account) {
-    Frame frame{pool, {}, {}};
+    Frame frame{.pool = pool, .local = is_local(pool)};
     std::int64_t of_keys = 0;
     for (std::size_t field = 0; field < fields(pool); ++field) {
         frame.dtypes[field] = layouts::tensors(pool)[field].statistic ? DType::fp32 : dtype;
         const auto bytes = heads * field_elements(pool, field, tokens) * bytes_of(frame.dtypes[field]);
         if (of_rows(pool))
-            frame.begins[field] = take(bytes, account);
+            frame.begins[field] = take(pool, bytes, account);
         else
             of_keys += bytes;
     }
-    if (!of_rows(pool)) frame.begins[0] = take(of_keys, account);
+    if (!of_rows(pool)) frame.begins[0] = take(pool, of_keys, account);
     return frame;
 }
 
 SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, const MapOptions& options)
-    : problem_(forward.problem()) {
+    : problem_(forward.problem()), rows_are_local_(options.lent == Lent::rounded_and_rows) {
     const auto tokens = [&](Pool pool) { return forward.block_tokens(forward.own_block(pool, rank)); };
     const auto dtype = problem_.dtype;
     const auto frame = [&](Pool pool, DType of, std::int64_t& account) {
         return make_frame(pool, of, heads_of(problem_, pool), tokens(pool), account);
     };
     const auto field = [&](Pool pool, std::size_t which, DType of, std::int64_t& account) {
-        return take(problem_.query_heads * field_elements(pool, which, tokens(pool)) * bytes_of(of), account);
+        return take(pool, problem_.query_heads * field_elements(pool, which, tokens(pool)) * bytes_of(of), account);
     };
     auto& ahead = frames(Pass::forward);
     auto& back = frames(Pass::backward);
@@ -100,20 +105,19 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     rounds_output_ = options.round_results && !rounds_running;
     dq_overwrites_output_ = backward && rounds_output_;
 
-    std::int64_t few = 0;  // bytes; too few to be counted
     arrival_flag_bytes_ = options.arrival_flags * sizeof(std::uint32_t);
-    take(static_cast<std::int64_t>(arrival_flag_bytes_), few);
-    const bool lends_rows = options.lent == Lent::rounded_and_rows;
+    exchange_.take(static_cast<std::int64_t>(arrival_flag_bytes_));
+    const bool lends_rows = rows_are_local_;
     ahead[index(Pool::q)] =
-        back[index(Pool::q)] = {lends_rows ? Frame{Pool::q, {}, {dtype}} : frame(Pool::q, dtype, memory_.inputs)};
+        back[index(Pool::q)] = {lends_rows ? Frame{Pool::q, {}, {dtype}, true} : frame(Pool::q, dtype, memory_.inputs)};
     for (const auto pool : {Pool::kv, Pool::latent})
         if (forward.keeps(pool)) ahead[index(pool)] = back[index(pool)] = {frame(pool, dtype, memory_.inputs)};
-    Frame dout{Pool::dout, {}, {dtype, DType::fp32}};
+    Frame dout{Pool::dout, {}, {dtype, DType::fp32}, lends_rows};
     if (backward && !lends_rows) dout.begins[0] = field(Pool::dout, 0, dtype, memory_.inputs);
-    inputs_end_ = cursor_;
+    inputs_end_ = exchange_.cursor;
 
     const bool dq_is_wider = dq_overwrites_output_ && problem_.head_dim > problem_.value_dim;
-    Frame output{Pool::output, {}, {rounds_running ? dtype : DType::fp32, DType::fp32}};
+    Frame output{Pool::output, {}, {rounds_running ? dtype : DType::fp32, DType::fp32}, lends_rows};
     // If the caller lends the fp32 output, this memory holds the forward pass's state and dQ.
     output.begins[0] = field(dq_is_wider ? Pool::dq : Pool::output, 0, output.dtypes[0], memory_.results);
     if (!lends_rows) output.begins[1] = field(Pool::output, 1, DType::fp32, memory_.results);
@@ -123,10 +127,10 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
         rounded_[index(Pool::output)] = {Pool::output, {}, {dtype}};
         if (!lends_rounded) rounded_[index(Pool::output)].begins[0] = field(Pool::output, 0, dtype, memory_.results);
     }
-    gradients_begin_ = cursor_;
+    gradients_begin_ = exchange_.cursor;
     if (backward) {
         const auto dq = dq_overwrites_output_ ? output.begins[0] : field(Pool::dq, 0, DType::fp32, memory_.results);
-        back[index(Pool::dq)] = {Frame{Pool::dq, {dq}, {DType::fp32}}};
+        back[index(Pool::dq)] = {Frame{Pool::dq, {dq}, {DType::fp32}, lends_rows}};
         for (const auto pool : {Pool::dkv, Pool::dlatent})
             if (forward.keeps(pool)) back[index(pool)] = {frame(pool, DType::fp32, memory_.results)};
     }
@@ -138,29 +142,30 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     }
 
     // From here on the two passes use the same memory, each for itself.
-    const auto passes_begin = cursor_;
+    const auto passes_begin = exchange_.cursor, local_passes_begin = local_.cursor;
     if (!partials)  // The unnormalised output is kept where the result will be, which is written from it.
         ahead[index(Pool::state)] = {Frame{Pool::state,
                                            {output.begins[0], field(Pool::state, 1, DType::fp32, memory_.work),
                                             field(Pool::state, 2, DType::fp32, memory_.work)},
-                                           {DType::fp32, DType::fp32, DType::fp32}}};
+                                           {DType::fp32, DType::fp32, DType::fp32},
+                                           lends_rows}};
     has_arrivals_ = options.output_arrives && output.dtypes[0] != dtype;
     if (has_arrivals_) arrivals_ = frame(Pool::output, dtype, memory_.work);
     place_scratch(forward);
     if (!backward) return;
 
-    cursor_ = passes_begin;
+    exchange_.cursor = passes_begin;
+    local_.cursor = local_passes_begin;
     dout.begins[1] = field(Pool::dout, 1, DType::fp32, memory_.work);
     back[index(Pool::dout)] = {dout};
     place_scratch(*backward);
     if (!options.round_results) return;
-    const auto slots_end = bytes_;
-    cursor_ = passes_begin;
+    const auto slots_end = exchange_.bytes;
+    exchange_.cursor = passes_begin;
     std::int64_t unused = 0;
     for (const auto pool : {Pool::dq, problem_.latent.is_given() ? Pool::dlatent : Pool::dkv})
         rounded_[index(pool)] = lends_rounded ? Frame{pool, {}, {dtype, dtype}} : frame(pool, dtype, unused);
-    bytes_ = std::max(bytes_, cursor_);
-    memory_.results += static_cast<std::int64_t>(bytes_ - slots_end);
+    memory_.results += static_cast<std::int64_t>(exchange_.bytes - slots_end);
 }
 
 void SlotMap::place_scratch(const Schedule& pass) {
@@ -177,7 +182,6 @@ void SlotMap::place_scratch(const Schedule& pass) {
         memory_.slots = slots;
         memory_.slots_of_pool = of_pools;
     }
-    bytes_ = std::max(bytes_, cursor_);
 }
 
 const Frame& SlotMap::frame(Pass pass, const Place& place) const {
@@ -203,9 +207,16 @@ Field SlotMap::field(const Frame& frame, const Place& place, std::size_t field) 
     const auto elements = before + (place.heads.begin - place.first_head) * head + place.tokens.begin * row;
     return {nullptr,
             frame.begins[of_rows(frame.pool) ? field : 0] + size(elements * bytes_of(dtype)),
+            frame.local,
             dtype,
             {problem_.batch, place.tokens.size(), place.heads.count(), row},
             {place.block_tokens * row, row, head}};
+}
+
+std::vector<SlotMap> slot_maps(const Schedule& forward, const Schedule* backward, const MapOptions& options) {
+    std::vector<SlotMap> maps;
+    for (int rank = 0; rank < forward.ranks(); ++rank) maps.emplace_back(forward, backward, rank, options);
+    return maps;
 }
 
 namespace {

@@ -8,12 +8,13 @@
 
 namespace ringlab::gpu {
 
-/// Which tensors of a rank its caller lends for a pass, in memory of the caller's own; they have no place in exchange
-/// memory.
+/// Which tensors of a rank its caller lends for a pass, in memory of the caller's own; they have no place in a SlotMap.
 enum class Lent {
     nothing,
-    rounded,           ///< O, dQ, dK and dV in the problem's dtype
-    rounded_and_rows,  ///< and Q, dO, the fp32 O and lse: only where no message reads or writes them
+    rounded,  ///< O, dQ, dK and dV in the problem's dtype
+    /// And Q, dO, the fp32 O and lse, where no message reads or writes rows. What else belongs to rows (sums,
+    /// statistics) is then in local memory.
+    rounded_and_rows,
 };
 
 /// What exchange memory has to hold. It is the same on all ranks of a run.
@@ -56,19 +57,21 @@ struct Frame {
     /// one is set.
     std::array<std::size_t, most_fields> begins{};
     std::array<DType, most_fields> dtypes{};
+    bool local = false;  ///< in local memory, see SlotMap
 };
 
 /// One field of some heads and tokens of a frame.
 struct Field {
-    char* lent = nullptr;   ///< where it begins, of a tensor that is lent; null: in exchange memory
-    std::size_t begin = 0;  ///< byte in exchange memory of the first head, batch element and token
+    char* lent = nullptr;   ///< where it begins, of a tensor that is lent; null: in exchange or local memory
+    std::size_t begin = 0;  ///< byte in that memory of the first head, batch element and token
+    bool local = false;     ///< in local memory
     DType dtype = DType::fp32;
     Extent extent;
     Strides strides;
 };
 
-/// All tensors of a rank that lie in exchange memory, one piece of device memory that peers read and write. Any rank
-/// can work it out for any other.
+/// Where the tensors of a rank lie: in exchange memory, one piece of device memory that peers read and write, or in
+/// local memory, which no peer sees and which holds nothing between passes. Any rank can work it out for any other.
 ///
 /// A slot of keys lies head by head: K (batch, tokens, head_dim), then V (batch, tokens, value_dim); so any heads of a
 /// whole block are one piece of memory and one message, out of slot 0 too, without packing. A slot of rows lies field
@@ -82,7 +85,8 @@ public:
     /// `backward` may be null.
     SlotMap(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank, const MapOptions& options);
 
-    std::size_t bytes() const { return bytes_; }
+    std::size_t bytes() const { return exchange_.bytes; }
+    std::size_t local_bytes() const { return local_.bytes; }
 
     /// The byte of the flag, four bytes long, of a message that may come early (Instruction): it has the number of the
     /// pass once the message is there. All flags lie together from byte 0.
@@ -115,7 +119,7 @@ public:
 
     /// Bytes that a pass has to write before it reads them: [first, second).
     std::pair<std::size_t, std::size_t> undefined_at_start(layouts::Pass pass) const {
-        return {pass == layouts::Pass::forward ? inputs_end_ : gradients_begin_, bytes_};
+        return {pass == layouts::Pass::forward ? inputs_end_ : gradients_begin_, exchange_.bytes};
     }
 
 private:
@@ -123,19 +127,33 @@ private:
 
     std::int64_t width(layouts::Pool pool, std::size_t field) const;
     std::int64_t field_elements(layouts::Pool pool, std::size_t field, std::int64_t tokens) const;
-    std::size_t take(std::int64_t bytes, std::int64_t& account);
+    bool is_local(layouts::Pool pool) const { return rows_are_local_ && of_rows(pool); }
+    std::size_t take(layouts::Pool pool, std::int64_t bytes, std::int64_t& account);
     Frame make_frame(layouts::Pool pool, DType dtype, std::int64_t heads, std::int64_t tokens, std::int64_t& account);
     void place_scratch(const layouts::Schedule& pass);
     Frames& frames(layouts::Pass pass) { return frames_[static_cast<std::size_t>(pass)]; }
 
+    /// Memory that is given out from its begin on.
+    struct Memory {
+        std::size_t cursor = 0, bytes = 0;
+
+        std::size_t take(std::int64_t bytes);
+    };
+
     const layouts::Problem& problem_;
-    std::size_t cursor_ = 0, bytes_ = 0, arrival_flag_bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
+    bool rows_are_local_;
+    Memory exchange_, local_;
+    std::size_t arrival_flag_bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
     MemoryUse memory_;
     std::array<Frames, 2> frames_;  // by pass
     std::array<Frame, layouts::pool_count> rounded_;
     Frame arrivals_;
     bool rounds_output_ = false, dq_overwrites_output_ = false, has_arrivals_ = false;
 };
+
+/// The maps of all ranks.
+std::vector<SlotMap> slot_maps(const layouts::Schedule& forward, const layouts::Schedule* backward,
+                               const MapOptions& options);
 
 /// A piece of a message: `rows` equal pieces of memory at both ends.
 struct Piece {

@@ -6,16 +6,17 @@ bool is_overlapped(const layouts::Instruction& instruction) {
     return instruction.overlapped_flop >= overlapping_flop_per_byte * static_cast<double>(instruction.op.bytes);
 }
 
-std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs, const MessageFilter& counts) {
-    std::set<Edge> edges;
-    for (const auto* of_pass : programs)
-        for (const auto& program : of_pass->ranks)
+Routes routes_of(const layouts::RingGroup& group, const std::vector<layouts::Program>& programs) {
+    Routes routes;
+    for (const auto& of_pass : programs)
+        for (const auto& program : of_pass.ranks)
             for (const auto& instruction : program.code)
                 for (int replica = 0; replica < group.replicas; ++replica)
-                    if (instruction.sends() && counts(instruction))
-                        edges.insert({group.global_rank(replica, program.rank),
-                                      group.global_rank(replica, instruction.op.peer), instruction.op.channel});
-    return edges;
+                    if (instruction.sends())
+                        routes.insert({{group.global_rank(replica, program.rank),
+                                        group.global_rank(replica, instruction.op.peer), instruction.op.channel},
+                                       is_overlapped(instruction)});
+    return routes;
 }
 
 }  // namespace ringlab::gpu

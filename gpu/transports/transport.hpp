@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -114,15 +113,29 @@ struct FabricOptions {
     Clock::duration timeout = std::chrono::minutes(1);
 };
 
-/// Programs of all ranks, by pass.
-using PassPrograms = std::vector<const layouts::Program*>;
+/// Global rank `from` sends to global rank `to` on a channel.
+struct Edge {
+    int from = 0, to = 0, channel = 0;
+    friend auto operator<=>(const Edge&, const Edge&) = default;
+};
+
+/// An edge, and whether its messages are overlapped (is_overlapped()).
+struct Route {
+    Edge edge;
+    bool is_overlapped = false;
+    friend auto operator<=>(const Route&, const Route&) = default;
+};
+using Routes = std::set<Route>;
+
+/// Those of all replicas, for the programs of all passes.
+Routes routes_of(const layouts::RingGroup& group, const std::vector<layouts::Program>& programs);
 
 /// Copy engines, between ranks of one thread, of threads, or of processes of one host (memory and events by CUDA IPC).
 /// Between GPUs with peer access they use no SM.
-std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
+std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const Routes& routes);
 
 /// NCCL send/recv, one GPU per rank, also between hosts. Throws Error in a program that was built without NCCL.
-std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
+std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const Routes& routes);
 
 /// Thread blocks of NCCL's kernel for an overlapped message: the best of 2, 4, 8 and NCCL's choice on two GPUs.
 constexpr int overlapped_message_thread_blocks = 4;
@@ -135,18 +148,6 @@ constexpr double overlapping_flop_per_byte = 9000;
 /// GPU's links. Then the message may use few SMs.
 /// The cost model calls such a message hidden (hidden_messages, sim/README.md).
 bool is_overlapped(const layouts::Instruction& instruction);
-
-/// Global rank `from` sends to global rank `to` on a channel.
-struct Edge {
-    int from = 0, to = 0, channel = 0;
-    friend auto operator<=>(const Edge&, const Edge&) = default;
-};
-
-/// The edges of all replicas; only those of messages that `counts` accepts.
-using MessageFilter = std::function<bool(const layouts::Instruction&)>;
-std::set<Edge> edges_of(
-    const layouts::RingGroup& group, const PassPrograms& programs,
-    const MessageFilter& counts = [](const auto&) { return true; });
 
 /// Version of the NCCL library that is loaded, "2.28.3"; "none" in a program built without it.
 std::string nccl_version();

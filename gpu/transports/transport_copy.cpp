@@ -383,8 +383,10 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs) {
-    return std::make_unique<CopyFabric>(team, options, edges_of(options.group, programs));
+std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const Routes& routes) {
+    std::set<Edge> edges;
+    for (const auto& route : routes) edges.insert(route.edge);
+    return std::make_unique<CopyFabric>(team, options, edges);
 }
 
 }  // namespace ringlab::gpu

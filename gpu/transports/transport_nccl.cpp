@@ -31,16 +31,9 @@ private:
     void* handle_ = nullptr;
 };
 
-/// An edge and whether its messages are overlapped, which have communicators of their own.
-struct Route {
-    Edge edge;
-    bool is_overlapped = false;
-    friend auto operator<=>(const Route&, const Route&) = default;
-};
-
 class NcclTransport : public Transport {
 public:
-    NcclTransport(Team& team, const FabricOptions& options, const std::set<Route>& routes, const JoiningRank& joining)
+    NcclTransport(Team& team, const FabricOptions& options, const Routes& routes, const JoiningRank& joining)
         : patience_{team, options.timeout},
           rank_(joining.rank),
           ranks_(options.group.world()),
@@ -207,7 +200,7 @@ private:
     /// Sends one byte along every new edge, all at the same time. NCCL connects two ranks at their first message and
     /// waits there for the other rank. Inside a pass that could be a deadlock, if the other rank waits for a third one
     /// in the same way.
-    void connect(const std::set<Route>& routes, const JoiningRank& joining) {
+    void connect(const Routes& routes, const JoiningRank& joining) {
         struct Byte {
             bool sends;
             void* memory;
@@ -267,14 +260,8 @@ private:
 
 class NcclFabric : public Fabric {
 public:
-    NcclFabric(Team& team, const FabricOptions& options, const PassPrograms& programs)
-        : team_(team), options_(options) {
-        for (const bool time : {false, true})
-            for (const auto& edge : edges_of(options.group, programs, [&](const layouts::Instruction& instruction) {
-                     return is_overlapped(instruction) == time;
-                 }))
-                routes_.insert({edge, time});
-    }
+    NcclFabric(Team& team, const FabricOptions& options, const Routes& routes)
+        : team_(team), options_(options), routes_(routes) {}
 
     bool fetches() const override { return false; }
 
@@ -292,16 +279,16 @@ public:
 private:
     Team& team_;
     FabricOptions options_;
-    std::set<Route> routes_;
+    Routes routes_;
 };
 
 }  // namespace
 
-std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs) {
+std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const Routes& routes) {
     // Turns off NCCL's monitoring service (RAS), which is not needed. Its thread counts communicators, and ends the
     // process by an assertion if its count is wrong.
     setenv("NCCL_RAS_ENABLE", "0", 0);
-    return std::make_unique<NcclFabric>(team, options, programs);
+    return std::make_unique<NcclFabric>(team, options, routes);
 }
 
 std::string nccl_version() {

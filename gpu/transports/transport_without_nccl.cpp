@@ -3,7 +3,7 @@
 // What transport.hpp promises of NCCL, in a program built without it.
 namespace ringlab::gpu {
 
-std::unique_ptr<Fabric> make_nccl_fabric(Team&, const FabricOptions&, const PassPrograms&) {
+std::unique_ptr<Fabric> make_nccl_fabric(Team&, const FabricOptions&, const Routes&) {
     fail("this program was built without NCCL; configure it with -DRINGLAB_NCCL=ON, or use another transport");
 }
 

@@ -1,8 +1,9 @@
 #include "python/library/ringlab_cuda.h"
 
 #include "gpu/device/cuda_check.hpp"
-#include "gpu/execution/ready_rank.hpp"
+#include "gpu/ring/ready_ring.hpp"
 #include "gpu/team/bytes.hpp"
+#include "python/library/callback_memory.hpp"
 #include "python/library/callback_team.hpp"
 #include "python/library/schedules.hpp"
 #include "python/library/status.hpp"
@@ -11,6 +12,8 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <optional>
 
 using namespace ringlab;
 using gpu::CallerTensors;
@@ -20,13 +23,14 @@ using python::guarded;
 
 struct ringlab_cuda_ring {
     python::CallbackTeam team;
-    gpu::ReadyRank::Options options;
+    python::CallbackMemory memory;
+    std::optional<gpu::ReadyRing> ready = {};
     std::string broken = {};  // why the ring can be used no more
 };
 
 struct ringlab_cuda_plan {
     ringlab_cuda_ring& ring;
-    gpu::ReadyRank rank;
+    std::shared_ptr<gpu::RingPlan> plan;
     bool sinks;
 };
 
@@ -55,7 +59,7 @@ gpu::TransportKind transport_from(ringlab_cuda_transport transport, gpu::Team& t
 class Tensors {
 public:
     Tensors(const ringlab_cuda_plan& plan, const ringlab_cuda_inputs& inputs) : problem_(problem_of(plan)) {
-        const auto& schedule = plan.rank.schedule(Pass::forward);
+        const auto& schedule = plan.plan->schedule(Pass::forward);
         tokens_ = schedule.block_tokens(schedule.row_block(plan.ring.team.first_local()));
         require(plan.sinks == (inputs.sinks != nullptr), "the plan is for calls {} sinks, this one is {}",
                 plan.sinks ? "with" : "without", plan.sinks ? "without" : "with");
@@ -83,7 +87,7 @@ public:
 
 private:
     static const layouts::Problem& problem_of(const ringlab_cuda_plan& plan) {
-        return plan.rank.schedule(Pass::forward).problem();
+        return plan.plan->schedule(Pass::forward).problem();
     }
 
     const layouts::Problem& problem_;
@@ -109,8 +113,9 @@ extern "C" {
 int ringlab_cuda_version(void) { return RINGLAB_CUDA_VERSION; }
 const char* ringlab_cuda_message(void) { return python::last_message.c_str(); }
 
-ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, int rank, int ranks, int device,
-                                        ringlab_cuda_transport transport, double timeout, ringlab_cuda_ring** ring) {
+ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, const ringlab_cuda_allocator* allocator,
+                                        int rank, int ranks, int device, ringlab_cuda_transport transport,
+                                        double timeout, ringlab_cuda_ring** ring) {
     std::unique_ptr<ringlab_cuda_ring> made;
     const auto status = guarded(RINGLAB_REFUSED, [&] {
         python::require_rank(rank, ranks);
@@ -120,50 +125,59 @@ ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, i
         int devices = 0;
         RINGLAB_CUDA(cudaGetDeviceCount(&devices));
         require(0 <= device && device < devices, "there is no CUDA device {}; this process sees {}", device, devices);
-        made.reset(new ringlab_cuda_ring{{*exchange, rank, ranks}, {}});
-        auto& options = made->options;
-        options.device = device;
-        options.timeout = std::chrono::duration_cast<gpu::Clock::duration>(std::chrono::duration<double>(timeout));
-        options.transport = transport_from(transport, made->team, options.timeout);
+        made.reset(new ringlab_cuda_ring{{*exchange, rank, ranks}, {*allocator}});
+        const auto patience = std::chrono::duration_cast<gpu::Clock::duration>(std::chrono::duration<double>(timeout));
+        const gpu::DeviceScope scope(device);
+        made->ready.emplace(made->team, made->memory,
+                            gpu::ReadyRing::Options{transport_from(transport, made->team, patience), device, patience});
     });
     if (status != RINGLAB_OK) return made && made->team.cancelled() ? RINGLAB_BROKEN : status;
     *ring = made.release();
     return status;
 }
 
-void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring) { delete ring; }
+void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring) {
+    const auto status = guarded(RINGLAB_BROKEN, [&] {
+        require(ring->broken.empty(), "this ring ended in an earlier call: {}", ring->broken);
+        ring->ready->disconnect();
+    });
+    if (status == RINGLAB_OK) delete ring;
+}
+
+void ringlab_cuda_ring_held(const ringlab_cuda_ring* ring, int64_t* device, int64_t* host) {
+    const auto held = ring->ready->held();
+    *device = held.device;
+    *host = held.host;
+}
 
 ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_problem* problem,
                                         const ringlab_choices* choices, const ringlab_cuda_options* options,
-                                        ringlab_cuda_plan** plan, int64_t* bytes) {
+                                        ringlab_cuda_plan** plan) {
     const auto status = guarded(RINGLAB_REFUSED, [&] {
         require(ring->broken.empty(), "this ring ended in an earlier call: {}", ring->broken);
         auto schedules = python::schedules_from(*problem, *choices, options->sinks != 0);
-        auto of_plan = ring->options;
-        of_plan.deterministic = options->deterministic != 0;
-        auto made = std::unique_ptr<ringlab_cuda_plan>(new ringlab_cuda_plan{
-            *ring, {ring->team, std::move(schedules[0]), std::move(schedules[1]), of_plan}, options->sinks != 0});
-        *bytes = made->rank.memory_use().total();
-        *plan = made.release();
+        *plan = new ringlab_cuda_plan{
+            *ring,
+            ring->ready->make_plan(std::move(schedules[0]), std::move(schedules[1]), options->deterministic != 0),
+            options->sinks != 0};
     });
-    if (status == RINGLAB_OK || !ring->team.cancelled()) return status;
+    if (status == RINGLAB_OK || !(ring->team.cancelled() || ring->ready->is_broken())) return status;
     if (ring->broken.empty()) ring->broken = python::last_message;
     return RINGLAB_BROKEN;
 }
 
 void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan) {
-    const auto status = guarded_pass(*plan, [&] { plan->rank.disconnect(); });
-    if (status == RINGLAB_OK) delete plan;
+    if (plan->ring.broken.empty()) delete plan;  // otherwise passes that never end may be using its tables
 }
 
 ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,
                                     float* lse, void* stream) {
     return guarded_pass(*plan, [&] {
-        const auto& problem = plan->rank.schedule(Pass::forward).problem();
+        const auto& problem = plan->plan->schedule(Pass::forward).problem();
         Tensors call(*plan, *inputs);
         call.set_results(o_exact, lse);
         call.tensors.o = call.dense(o, problem.query_heads, problem.value_dim);
-        plan->rank.run(Pass::forward, call.tensors, inputs->seed, static_cast<cudaStream_t>(stream));
+        plan->ring.ready->run(plan->plan, Pass::forward, call.tensors, inputs->seed, static_cast<cudaStream_t>(stream));
     });
 }
 
@@ -171,7 +185,7 @@ ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda
                                      const ringlab_tensor* dout, const float* o_exact, const float* lse, void* dq,
                                      void* dk, void* dv, float* dsinks, void* stream) {
     return guarded_pass(*plan, [&] {
-        const auto& problem = plan->rank.schedule(Pass::backward).problem();
+        const auto& problem = plan->plan->schedule(Pass::backward).problem();
         Tensors call(*plan, *inputs);
         call.set_results(o_exact, lse);
         auto& tensors = call.tensors;
@@ -180,7 +194,7 @@ ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda
         tensors.dk = call.dense(dk, problem.kv_heads, problem.head_dim);
         tensors.dv = call.dense(dv, problem.kv_heads, problem.value_dim);
         tensors.sink_gradient = dsinks;
-        plan->rank.run(Pass::backward, tensors, inputs->seed, static_cast<cudaStream_t>(stream));
+        plan->ring.ready->run(plan->plan, Pass::backward, tensors, inputs->seed, static_cast<cudaStream_t>(stream));
     });
 }
 

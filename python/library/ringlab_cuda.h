@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CUDA_VERSION 1
+#define RINGLAB_CUDA_VERSION 2
 int ringlab_cuda_version(void);
 
 /* Why the last call of this thread failed; valid until its next call. */
@@ -30,6 +30,17 @@ typedef struct {
     int (*all_gather)(void* context, const void* data, size_t bytes, const void** all, size_t* sizes);
 } ringlab_cuda_exchange;
 
+/* Device memory that no other rank sees comes from the caller, by functions that are called inside the functions below,
+ * on the same thread. */
+typedef struct {
+    void* context;
+    /* Returns memory of the ring's device, aligned to 256 bytes, for work that `stream` (a cudaStream_t) is given from
+     * now on; null where there is none. */
+    void* (*allocate)(void* context, size_t bytes, void* stream);
+    /* All work that uses the memory has been enqueued: work that its stream is given later may get it. */
+    void (*release)(void* context, void* memory);
+} ringlab_cuda_allocator;
+
 /* What moves blocks: copy engines among the devices of one host, NCCL among any; automatic: copy engines on one host.
  */
 typedef enum {
@@ -41,14 +52,23 @@ typedef enum {
 /* Of the CUDA device with this number in this process. All ranks. A pass that has begun and does not end within
  * `timeout` seconds breaks the ring: streams go on with results of no use, and the next call says why. */
 typedef struct ringlab_cuda_ring ringlab_cuda_ring;
-ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, int rank, int ranks, int device,
-                                        ringlab_cuda_transport transport, double timeout, ringlab_cuda_ring** ring);
+ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, const ringlab_cuda_allocator* allocator,
+                                        int rank, int ranks, int device, ringlab_cuda_transport transport,
+                                        double timeout, ringlab_cuda_ring** ring);
+
+/* All ranks, after their plans are destroyed; waits for the ring's passes. The memory of a broken ring stays, as peers
+ * may be using it. */
 void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring);
+
+/* What the ring holds besides memory of the allocator, in bytes: device memory that peers read and write, and pinned
+ * host memory. It grows only when a plan needs more than all plans before. */
+void ringlab_cuda_ring_held(const ringlab_cuda_ring* ring, int64_t* device, int64_t* host);
 
 /* ---- Plans ---- */
 
-/* bf16 and fp16 problems. A plan has device memory of its own for what peers read and write, and for sums: `bytes` says
- * how much. All ranks; refused on all of them if one cannot. */
+/* bf16 and fp16 problems. A plan has work lists in memory of the allocator, and uses memory of the ring during its
+ * passes, which run one after another. Making one does not wait for the device unless the ring's memory has to grow.
+ * All ranks; refused on all of them if one cannot. */
 typedef struct ringlab_cuda_plan ringlab_cuda_plan;
 typedef struct {
     int32_t sinks;         /* not 0: calls bring learned logits */
@@ -56,9 +76,9 @@ typedef struct {
 } ringlab_cuda_options;
 ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_problem* problem,
                                         const ringlab_choices* choices, const ringlab_cuda_options* options,
-                                        ringlab_cuda_plan** plan, int64_t* bytes);
+                                        ringlab_cuda_plan** plan);
 
-/* All ranks; waits for the plan's passes. The memory of a plan of a broken ring stays, as peers may be using it. */
+/* Its passes may still be under way. */
 void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan);
 
 /* ---- Passes ---- */

@@ -8,14 +8,21 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_
 
 from ringlab import _library
 
-VERSION = 1
+VERSION = 2
 TRANSPORTS = {"automatic": 0, "copy": 1, "nccl": 2}
 
 ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t))
 
+ALLOCATE = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_void_p)
+RELEASE = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
+
 
 class Exchange(ctypes.Structure):
     _fields_ = [("context", c_void_p), ("all_gather", ALL_GATHER)]
+
+
+class Allocator(ctypes.Structure):
+    _fields_ = [("context", c_void_p), ("allocate", ALLOCATE), ("release", RELEASE)]
 
 
 class Options(ctypes.Structure):
@@ -28,9 +35,10 @@ class Inputs(ctypes.Structure):
 
 
 SIGNATURES = {
-    "ringlab_cuda_ring_create": [POINTER(Exchange), c_int, c_int, c_int, c_int, c_double, POINTER(c_void_p)],
+    "ringlab_cuda_ring_create": [POINTER(Exchange), POINTER(Allocator), c_int, c_int, c_int, c_int, c_double,
+                                 POINTER(c_void_p)],
     "ringlab_cuda_plan_create": [c_void_p, POINTER(_library.Problem), POINTER(_library.Choices), POINTER(Options),
-                                 POINTER(c_void_p), POINTER(c_int64)],
+                                 POINTER(c_void_p)],
     "ringlab_cuda_forward": [c_void_p, POINTER(Inputs)] + [c_void_p] * 4,
     "ringlab_cuda_backward": [c_void_p, POINTER(Inputs), POINTER(_library.Tensor)] + [c_void_p] * 7,
 }
@@ -53,6 +61,8 @@ def library():
         getattr(loaded, name).argtypes = arguments
     for name in ("ringlab_cuda_plan_destroy", "ringlab_cuda_ring_destroy"):
         getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], None
+    loaded.ringlab_cuda_ring_held.argtypes = [c_void_p, POINTER(c_int64), POINTER(c_int64)]
+    loaded.ringlab_cuda_ring_held.restype = None
     return loaded
 
 

@@ -234,9 +234,9 @@ void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& e
 
 gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, std::function<void()> instead) {
     return [=](gpu::Team& team, const gpu::FabricOptions& options,
-               const gpu::PassPrograms& programs) -> std::unique_ptr<gpu::Fabric> {
-        auto real = kind == gpu::TransportKind::nccl ? make_nccl_fabric(team, options, programs)
-                                                     : make_copy_fabric(team, options, programs);
+               const gpu::Routes& routes) -> std::unique_ptr<gpu::Fabric> {
+        auto real = kind == gpu::TransportKind::nccl ? make_nccl_fabric(team, options, routes)
+                                                     : make_copy_fabric(team, options, routes);
         return std::make_unique<SilentFabric>(std::move(real), silent_rank, [=](auto transport) {
             return std::make_unique<SilentTransport>(std::move(transport), instead);
         });
@@ -245,8 +245,8 @@ gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, 
 
 gpu::FabricFactory stuck_fetches_fabric(int rank) {
     return [=](gpu::Team& team, const gpu::FabricOptions& options,
-               const gpu::PassPrograms& programs) -> std::unique_ptr<gpu::Fabric> {
-        return std::make_unique<SilentFabric>(make_copy_fabric(team, options, programs), rank, [](auto transport) {
+               const gpu::Routes& routes) -> std::unique_ptr<gpu::Fabric> {
+        return std::make_unique<SilentFabric>(make_copy_fabric(team, options, routes), rank, [](auto transport) {
             return std::make_unique<StuckFetches>(std::move(transport));
         });
     };

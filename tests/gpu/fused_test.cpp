@@ -104,7 +104,7 @@ public:
         gradients_.fill(0xff, stream_);
         if (pass_ == Pass::backward) o_.fill(0, stream_);
         stream_.synchronize();
-        work_->begin_pass();
+        work_->begin_pass(++passes_);
     }
 
     void launch() {
@@ -237,6 +237,7 @@ private:
     bool adds_;
     DeviceBuffer gradients_;
     PinnedBits earlier_;  // pairs of which are fp32
+    std::uint32_t passes_ = 0;
     gpu::Stream stream_, copies_{gpu::Stream::Use::transfers};
     std::vector<gpu::FusedBlock> blocks_;
     std::unique_ptr<gpu::hopper::HopperFusedWork> work_;

@@ -216,18 +216,23 @@ BOOST_AUTO_TEST_CASE(whole_blocks_of_keys_are_one_piece) {
 BOOST_AUTO_TEST_CASE(what_a_caller_lends_takes_no_exchange_memory) {
     const RingCase c{awkward_problem(), "causal", "zigzag", "ring", 4};
     const auto passes = make_passes(c);
-    const auto memory = [&](gpu::Lent lent) {
+    const auto map = [&](gpu::Lent lent) {
         const gpu::MapOptions options{.round_results = true, .lent = lent};
-        return gpu::SlotMap(*passes.forward, passes.backward.get(), 0, options).memory();
+        return gpu::SlotMap(*passes.forward, passes.backward.get(), 0, options);
     };
-    const auto nothing = memory(gpu::Lent::nothing), rounded = memory(gpu::Lent::rounded),
-               rows = memory(gpu::Lent::rounded_and_rows);
+    const auto with_rows = map(gpu::Lent::rounded), without_rows = map(gpu::Lent::rounded_and_rows);
+    const auto nothing = map(gpu::Lent::nothing).memory(), rounded = with_rows.memory(), rows = without_rows.memory();
     constexpr std::int64_t q = 8 * 640 * 2, dout = 8 * 512 * 2, o_rounded = 8 * 512 * 2, lse = 8 * 128 * 4;
     BOOST_TEST(nothing.inputs == rounded.inputs);
     BOOST_TEST(nothing.results >= rounded.results + o_rounded);
     BOOST_TEST(rounded.inputs == rows.inputs + q + dout);
     BOOST_TEST(rounded.results == rows.results + lse);
     BOOST_TEST(nothing.slots == rows.slots);
+    // dQ in fp32, which the forward pass's output shares, and behind it the maximum and the sum of its softmax.
+    constexpr std::size_t dq = 8 * 640 * 4, statistics = 2 * 8 * 128 * 4;
+    BOOST_TEST(with_rows.local_bytes() == 0u);
+    BOOST_TEST(without_rows.local_bytes() == dq + statistics);
+    BOOST_TEST(without_rows.bytes() + without_rows.local_bytes() < with_rows.bytes());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

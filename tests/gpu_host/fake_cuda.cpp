@@ -2,11 +2,14 @@
 // stream has a thread that works its queue off in order, and events order them as CUDA's do. So the thread sanitizer
 // sees what threads of the host, and streams behind each other's backs, do to the same memory.
 
+#include "tests/gpu_host/fake_cuda.hpp"
+
 #include "gpu/device/driver.hpp"
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -93,6 +96,8 @@ std::set<FakeStream*> streams;  // under the mutex
 FakeStream& of(cudaStream_t stream) { return *reinterpret_cast<FakeStream*>(stream); }
 std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<std::shared_ptr<EventState>*>(event); }
 
+std::atomic<int> slow_device = -1;
+
 /// On a stream, or at once where there is none.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
     if (stream)
@@ -100,6 +105,13 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
     else
         work();
     return cudaSuccess;
+}
+
+cudaError_t enqueue_copy(cudaStream_t stream, std::function<void()> copy) {
+    return enqueue(stream, [stream, copy = std::move(copy)] {
+        copy();
+        if (stream && of(stream).device == slow_device) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    });
 }
 
 }  // namespace
@@ -163,6 +175,8 @@ cudaError_t cudaFree(void* memory) {
     std::free(memory);
     return cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     *free = *total = 0;
     return cudaSuccess;
@@ -172,11 +186,11 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-    return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+    return enqueue_copy(stream, [=] { std::memcpy(to, from, bytes); });
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
-    return enqueue(stream, [=] {
+    return enqueue_copy(stream, [=] {
         for (std::size_t row = 0; row < height; ++row)
             std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
                         width);
@@ -254,6 +268,11 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     const std::lock_guard lock(mutex);
     return of(event)->passed >= of(event)->recorded ? cudaSuccess : cudaErrorNotReady;
 }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return of(event)->passed >= of(event)->recorded; });
+    return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
     const std::lock_guard lock(mutex);
     *milliseconds = std::chrono::duration<float, std::milli>(of(to)->time - of(from)->time).count();
@@ -282,6 +301,12 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 }
 
 }  // extern "C"
+
+namespace ringlab::tests {
+
+void slow_down_copies(int device) { slow_device = device; }
+
+}  // namespace ringlab::tests
 
 namespace ringlab::gpu {
 

@@ -155,8 +155,8 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_ends_the_others) {
     constexpr int ranks = 3;
     const auto passes = make_passes("ring", ranks);
     const auto team = make_thread_team(ranks);
-    const auto make_fabric = [](Team& members, const FabricOptions& how, const PassPrograms& programs) {
-        return std::make_unique<FabricThatFails>(make_copy_fabric(members, how, programs), 1);
+    const auto make_fabric = [](Team& members, const FabricOptions& how, const Routes& routes) {
+        return std::make_unique<FabricThatFails>(make_copy_fabric(members, how, routes), 1);
     };
     BOOST_CHECK_EXCEPTION(
         run(*team, *passes.forward, passes.backward.get(), {}, options_for(TransportKind::copy, ranks), make_fabric),
@@ -171,8 +171,8 @@ BOOST_AUTO_TEST_CASE(a_rank_that_is_stuck_in_an_operation_speaks_before_those_th
     auto options = options_for(TransportKind::copy, ranks);
     options.timeout = std::chrono::seconds(2);
     const auto team = make_thread_team(ranks);
-    const auto make_fabric = [&](Team& members, const FabricOptions& how, const PassPrograms& programs) {
-        return std::make_unique<SlowFabric>(make_copy_fabric(members, how, programs), 1, options.timeout * 2 / 3);
+    const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
+        return std::make_unique<SlowFabric>(make_copy_fabric(members, how, routes), 1, options.timeout * 2 / 3);
     };
     BOOST_CHECK_EXCEPTION(run(*team, *passes.forward, passes.backward.get(), {}, options, make_fabric), Error,
                           [](const Error& error) {

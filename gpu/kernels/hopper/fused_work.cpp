@@ -70,22 +70,18 @@ HopperFusedWork::HopperFusedWork(const Mask& mask, std::shared_ptr<const RowBoun
     groups_ = static_cast<int>(options_.shape.kv_heads / options_.block_heads);
     const bool forward = list.pass == Pass::forward;
     const KeySegments segments(mask, blocks_, family.work_tiles(list.pass, list.head_dim, list.value_dim).tile);
-    positions_ = uploaded(segments.positions);
-    RINGLAB_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&late_block_), sizeof(*late_block_), cudaHostAllocMapped));
-    *late_block_ = 0;
-    late_ = uploaded(std::vector<std::uint32_t>(1));
-    ready_ = uploaded(std::vector<std::uint32_t>(2 * blocks_.size()));  // blocks, then their gradients
-    ended_ = uploaded(std::vector<std::uint32_t>(blocks_.size()));
-    counter_ = uploaded(std::vector<std::uint32_t>(1));
+    positions_ = uploaded(segments.positions, *options_.list.memory);
+    late_block_ = options_.list.memory->host_word();
+    late_ = uploaded(std::vector<std::uint32_t>(1), *options_.list.memory);
+    ready_ = uploaded(std::vector<std::uint32_t>(2 * blocks_.size()),
+                      *options_.list.memory);  // blocks, then their gradients
+    ended_ = uploaded(std::vector<std::uint32_t>(blocks_.size()), *options_.list.memory);
+    counter_ = uploaded(std::vector<std::uint32_t>(1), *options_.list.memory);
     forward ? list_query_tiles(mask, segments) : list_key_tiles(mask, segments);
     make_table(segments);
     for (const auto* buffer :
          {&positions_, &items_device_, &first_parts_, &entries_device_, &semaphore_values_, &table_})
         device_bytes_ += static_cast<std::int64_t>(buffer->bytes());
-}
-
-HopperFusedWork::~HopperFusedWork() {
-    if (late_block_) cudaFreeHost(late_block_);
 }
 
 /// Forward: each query tile has an item for each block of which it sees something, in the order of the blocks.
@@ -148,9 +144,9 @@ void HopperFusedWork::list_query_tiles(const Mask& mask, const KeySegments& segm
     }
     work_tiles_ = static_cast<std::int64_t>(tiles);
     if (tiles > 0) longest_ = total[longest_first.front()];
-    items_device_ = uploaded(items);
-    first_parts_ = uploaded(first_parts);
-    entries_device_ = uploaded(entries);
+    items_device_ = uploaded(items, *options_.list.memory);
+    first_parts_ = uploaded(first_parts, *options_.list.memory);
+    entries_device_ = uploaded(entries, *options_.list.memory);
 }
 
 /// Backward: block after block, the key tiles of each longest first.
@@ -182,9 +178,9 @@ void HopperFusedWork::list_key_tiles(const Mask& mask, const KeySegments& segmen
         table_row_.push_back(i);
     }
     work_tiles_ = static_cast<std::int64_t>(items.size());
-    items_device_ = uploaded(items);
-    entries_device_ = uploaded(entries);
-    if (options_.list.deterministic) semaphore_values_ = uploaded(semaphore_values);
+    items_device_ = uploaded(items, *options_.list.memory);
+    entries_device_ = uploaded(entries, *options_.list.memory);
+    if (options_.list.deterministic) semaphore_values_ = uploaded(semaphore_values, *options_.list.memory);
     const auto heads = options_.shape.batch * options_.block_heads;
     blocks_per_work_tile_ = blocks_per_work_tile({.work_tiles = work_tiles_ * heads,
                                                   .entries = entries_ * heads,
@@ -223,7 +219,7 @@ void HopperFusedWork::make_table(const KeySegments& segments) {
                                 .first_head = block.first_head,
                                 .adds = block.adds};
     }
-    table_ = uploaded(table);
+    table_ = uploaded(table, *options_.list.memory);
 }
 
 /// How many query tiles the launch takes head by head, before the others tile by tile. All of them if the tiles of one
@@ -245,28 +241,28 @@ FusedLaunch HopperFusedWork::parameters() const {
             .groups = groups_,
             .heads = static_cast<int>(options_.block_heads),
             .head_by_head = head_by_head(),
-            .pass = pass_,
+            .pass = pass_number_,
             .late = late_.as<std::uint32_t>(),
-            .reported = late_block_,
+            .reported = late_block_.get(),
             .most_nanoseconds = static_cast<std::uint64_t>(options_.most_wait.count())};
 }
 
 void HopperFusedWork::arrived(std::size_t index, cudaStream_t stream) {
-    write_value(stream, ready_.as<std::uint32_t>() + index, pass_);
+    write_value(stream, ready_.as<std::uint32_t>() + index, pass_number_);
 }
 
 void HopperFusedWork::gradient_arrived(std::size_t index, cudaStream_t stream) {
-    write_value(stream, gradient_flag(index), pass_);
+    write_value(stream, gradient_flag(index), pass_number_);
 }
 
 void HopperFusedWork::wait_until_done(std::size_t index, cudaStream_t stream) const {
     const auto each_pass = block_tiles_.at(index) * static_cast<std::uint32_t>(blocks_per_work_tile_) *
                            static_cast<std::uint32_t>(options_.shape.batch * options_.block_heads);
-    wait_for_value(stream, ended_.as<const std::uint32_t>() + index, pass_ * each_pass);
+    wait_for_value(stream, ended_.as<const std::uint32_t>() + index, passes_ * each_pass);
 }
 
 std::optional<FusedWork::Late> HopperFusedWork::late() const {
-    const auto late = *static_cast<volatile const std::uint32_t*>(late_block_);
+    const auto late = *static_cast<volatile const std::uint32_t*>(late_block_.get());
     if (late == 0) return {};
     const bool gradient = late % 2 == 0;
     const auto row = (late - 1) / 2;
@@ -275,7 +271,7 @@ std::optional<FusedWork::Late> HopperFusedWork::late() const {
 
 void HopperFusedWork::give_up() noexcept {
     try {
-        write_value(other_stream_, late_.as<std::uint32_t>(), 1);
+        write_value(options_.give_up_stream, late_.as<std::uint32_t>(), 1);
     } catch (const Error&) {
         // Running launches then wait until their time is up.
     }

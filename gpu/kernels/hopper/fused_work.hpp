@@ -14,11 +14,11 @@ class HopperFusedWork : public FusedWork {
 public:
     HopperFusedWork(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows,
                     std::span<const FusedBlock> blocks, const FusedOptions& options);
-    ~HopperFusedWork() override;
-    HopperFusedWork(const HopperFusedWork&) = delete;
-    HopperFusedWork& operator=(const HopperFusedWork&) = delete;
 
-    void begin_pass() override { ++pass_; }
+    void begin_pass(std::uint32_t number) override {
+        ++passes_;
+        pass_number_ = number;
+    }
     void arrived(std::size_t index, cudaStream_t stream) override;
     void gradient_arrived(std::size_t index, cudaStream_t stream) override;
     void wait_until_done(std::size_t index, cudaStream_t stream) const override;
@@ -56,13 +56,13 @@ private:
     std::vector<std::size_t> table_row_;  // by block: its row of table_
     int groups_ = 1;                      // of kv heads
     std::int64_t work_tiles_ = 0, longest_ = 0, entries_ = 0;
-    int blocks_per_work_tile_ = 1;            // backward
-    layouts::WorkTileOrder order_;            // backward
-    std::vector<std::uint32_t> block_tiles_;  // backward, by block: its work tiles
-    std::uint32_t pass_ = 0;
-    std::uint32_t* late_block_ = nullptr;  // in host memory that the device sees
+    int blocks_per_work_tile_ = 1;               // backward
+    layouts::WorkTileOrder order_;               // backward
+    std::vector<std::uint32_t> block_tiles_;     // backward, by block: its work tiles
+    std::uint32_t passes_ = 0;                   // so far, which `ended_` counts too
+    std::uint32_t pass_number_ = 0;              // of the latest
+    std::shared_ptr<std::uint32_t> late_block_;  // in host memory that the device sees
     DeviceBuffer late_;
-    Stream other_stream_;
     DeviceBuffer positions_, items_device_, first_parts_, entries_device_, semaphore_values_, table_, ready_, ended_,
         counter_;
     std::int64_t device_bytes_ = 0;

@@ -86,7 +86,7 @@ def _checked(arguments):
                        "(--nproc_per_node), or give --device cpu")
     ours = [name for name in arguments.systems if name.partition(":")[0] == "ringlab"]
     if device == "cuda" and len(ours) > MOST_PLANS:
-        raise WrongUse(f"--systems has {len(ours)} of ringlab's; on CUDA it keeps memory of {MOST_PLANS} schedules and "
+        raise WrongUse(f"--systems has {len(ours)} of ringlab's; on CUDA it keeps plans of {MOST_PLANS} schedules and "
                        f"layouts at a time, so time {MOST_PLANS} at most in one job")
     if arguments.output is not None:
         if importlib.util.find_spec("h5py") is None:

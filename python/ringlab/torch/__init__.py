@@ -17,8 +17,8 @@ from ringlab import _cuda, _library
 from ringlab._library import BrokenRing, Refused
 from ringlab.torch import _op, _ring, _split_heads
 
-__all__ = ["BrokenRing", "Refused", "connect", "loss_weights", "next_token_labels", "padded_tokens", "positions",
-           "ring_attention", "shard", "unshard"]
+__all__ = ["BrokenRing", "Refused", "connect", "held_memory", "loss_weights", "next_token_labels", "padded_tokens",
+           "positions", "ring_attention", "shard", "unshard"]
 
 
 def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT, transport="automatic"):
@@ -32,6 +32,12 @@ def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT, transport="automatic"):
     if transport not in _cuda.TRANSPORTS:
         raise Refused(f"transport is '{transport}'; it must be one of {', '.join(_cuda.TRANSPORTS)}")
     _ring.ring_of(_ring.group_name(group), timeout, transport)
+
+
+def held_memory(group=None):
+    """Bytes that this process holds for a group's calls on CUDA tensors, besides PyTorch's: (device memory that the other
+    ranks see, pinned host memory). Any rank may ask, at any time."""
+    return _ring.held_memory(_ring.group_name(group))
 
 
 def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", group=None, scale=None, soft_cap=None,

@@ -8,7 +8,7 @@ import torch
 
 from ringlab import _cuda, _library
 
-MOST_PLANS = 4  # each has device memory of its own
+MOST_PLANS = 16  # each has work lists of its own, a megabyte or more
 
 
 class CudaRing:
@@ -19,15 +19,16 @@ class CudaRing:
         self._plans, self._gathered = collections.OrderedDict(), None
         # The object must live as long as the library may call it.
         self._exchange = _cuda.Exchange(None, _cuda.ALL_GATHER(self._all_gather))
+        self._allocator = _cuda.Allocator(None, _cuda.ALLOCATE(self._allocate), _cuda.RELEASE(self._release))
         self._handle = c_void_p()
         with torch.cuda.device(device):
-            _cuda.call("ringlab_cuda_ring_create", byref(self._exchange), ring.rank, ring.size, device.index,
-                       _cuda.TRANSPORTS[transport], ring.timeout, byref(self._handle))
+            _cuda.call("ringlab_cuda_ring_create", byref(self._exchange), byref(self._allocator), ring.rank, ring.size,
+                       device.index, _cuda.TRANSPORTS[transport], ring.timeout, byref(self._handle))
 
     def _all_gather(self, _, data, size, everything, sizes):
         try:
             parts = self._ring.all_gather(ctypes.string_at(data, size))
-        except Exception as error:  # noqa: BLE001, the library says that it failed
+        except BaseException as error:  # noqa: BLE001, Ctrl-C too; the library says that it failed
             self._ring.note(error)
             return 1
         self._gathered = ctypes.create_string_buffer(b"".join(parts))
@@ -35,6 +36,22 @@ class CudaRing:
         for rank, part in enumerate(parts):
             sizes[rank] = len(part)
         return 0
+
+    def _allocate(self, _, size, stream):
+        try:
+            return torch.cuda.caching_allocator_alloc(size, self.device, stream or 0)
+        except BaseException as error:  # noqa: BLE001, the library says that there is no memory
+            self._ring.note(error)
+            return None
+
+    def _release(self, _, memory):
+        torch.cuda.caching_allocator_delete(memory)
+
+    def held(self):
+        """Bytes of device memory that peers see, and of pinned host memory. The rest is PyTorch's."""
+        device, host = c_int64(), c_int64()
+        _cuda.library().ringlab_cuda_ring_held(self._handle, byref(device), byref(host))
+        return device.value, host.value
 
     def plan(self, problem, chosen, files, sinks, deterministic):
         """The plan's handle: one of the latest, or a new one. Raises Refused, on all ranks, if one cannot have it."""
@@ -45,8 +62,7 @@ class CudaRing:
                 _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1])
             plan = c_void_p()
             _cuda.call("ringlab_cuda_plan_create", self._handle, byref(_library.Problem(*problem)),
-                       byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(plan),
-                       byref(c_int64()))
+                       byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(plan))
             self._plans[key] = plan
         self._plans.move_to_end(key)
         return plan

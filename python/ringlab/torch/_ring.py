@@ -131,6 +131,14 @@ class Ring:
 
     def all_gather(self, data):
         """What every rank gave, bytes."""
+        if self._on_host:
+            # What is short on all ranks, as most of it is, goes like the blocks of agree(): its length, then itself.
+            size = self.CALL.size
+            is_short = len(data) < size
+            everything = self._on_host(struct.pack(f"<B{size - 1}s", min(len(data), size), data if is_short else b""))
+            blocks = [everything[i:i + size] for i in range(0, len(everything), size)]
+            if all(block[0] < size for block in blocks):
+                return [block[1:1 + block[0]] for block in blocks]
         size = torch.tensor([len(data)])
         sizes = torch.empty(self.size, dtype=torch.int64)
         dist.all_gather_into_tensor(sizes, size, group=self._messages)
@@ -158,6 +166,9 @@ class Ring:
         if self._cuda is None:
             self._cuda = CudaRing(self, device, self._transport)
         return self._cuda
+
+    def cuda_memory(self):
+        return self._cuda.held() if self._cuda else (0, 0)
 
     def other_device(self, device):
         """Why this rank cannot compute there; empty if it can."""
@@ -324,3 +335,9 @@ def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
         if ring is None or ring.group is not group:
             ring = _rings[name] = Ring(group, timeout, transport)
         return ring
+
+
+def held_memory(name):
+    """Bytes on the device, and pinned on the host, that the ring of a group holds besides PyTorch's; 0 if there is none."""
+    ring = _rings.get(name)
+    return ring.cuda_memory() if ring else (0, 0)

@@ -1,6 +1,7 @@
 """Rings of CUDA tensors against dense attention in fp64. Ranks share a GPU where there are fewer GPUs than ranks."""
 
 import os
+import pathlib
 
 import dense
 import pytest
@@ -9,7 +10,7 @@ import torch.distributed as dist
 
 import ringlab
 from ringlab import _cuda
-from ringlab.torch import ring_attention, shard
+from ringlab.torch import held_memory, ring_attention, shard
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device is here", allow_module_level=True)
@@ -110,25 +111,88 @@ def test_packed_documents_and_repeats_that_are_bit_identical():
     assert all(torch.equal(a, b) for a, b in zip(*found))
 
 
+def results(q, k, v, **options):
+    o = ring_attention(q, k, v, deterministic=True, **options)
+    return [o.detach(), *torch.autograd.grad(o.float().square().sum(), (q, k, v))]
+
+
+# Plans of a ring use the same memory in turn. No host waits for a device in between, and one rank's device is behind.
+@pytest.mark.parametrize("schedules", [("ring", "pull"), ("pull", "pass-q"), ("seen", "joined-ring")])
+def test_plans_that_take_turns_give_what_each_gives_alone(schedules):
+    packings = [torch.tensor([0, cut, 1024]) for cut in (100, 640, 641)]
+    calls = [{"cu_seqlens": packing, "schedule": schedule} for packing in packings for schedule in schedules]
+    tensors = leaves(tokens=1024, dims=(64, 64))
+    alone = []
+    for call in calls:
+        alone.append(results(*tensors, **call))
+        torch.cuda.synchronize(DEVICE)
+        dist.barrier()
+    for late in range(RANKS):
+        found = []
+        for i in range(4 * len(calls)):
+            if dist.get_rank() == late and i % 3 == 0:
+                torch.cuda._sleep(4_000_000)  # some 2 ms
+            found.append(results(*tensors, **calls[i % len(calls)]))
+        for i, one in enumerate(found):
+            assert all(map(torch.equal, one, alone[i % len(calls)])), (late, i, calls[i % len(calls)])
+
+
+def test_a_larger_call_makes_the_memory_of_the_ring_grow_and_smaller_ones_go_on():
+    small, large = leaves(tokens=256, dims=(64, 64)), leaves(tokens=16384 * RANKS, dims=(64, 64))
+    expected = results(*small)
+    before, _ = held_memory()
+    for _ in range(2):
+        assert all(x.isfinite().all() for x in results(*large))
+        assert all(map(torch.equal, results(*small), expected))
+    after, _ = held_memory()
+    # K and V of the shard in 16 bits, their gradients in 32: 2 heads of 64 dims.
+    assert after > before and after >= 2 * 2 * 16384 * 64 * (2 + 4)
+
+
+def held():
+    torch.cuda.synchronize(DEVICE)
+    own = pathlib.Path("/proc/self")
+    dist.barrier()  # a GPU that ranks share has one number of free bytes
+    found = {"PyTorch": torch.cuda.memory_allocated(DEVICE), "reserved": torch.cuda.memory_reserved(DEVICE),
+             "ring": held_memory()[0], "used": -torch.cuda.mem_get_info(DEVICE)[0],
+             "threads": len(list((own / "task").iterdir())), "files": len(list((own / "fd").iterdir()))}
+    dist.barrier()
+    return found
+
+
 def test_many_steps_of_changing_packings_take_no_more_memory():
     q, k, v = leaves(tokens=1024, dims=(128, 128))
 
     def step(i):
-        cut = 64 * (1 + i % 6)  # more packings than plans are kept
+        cut = 1 + 5 * i  # each packing is another one
         o = ring_attention(q, k, v, cu_seqlens=torch.tensor([0, cut, 1024]))
         torch.autograd.grad(o.sum(), (q, k, v))
 
-    used = []
-    for i in range(212):
+    for i in range(30):  # more than plans are kept
         step(i)
-        if i in (11, 211):
-            torch.cuda.synchronize(DEVICE)
-            dist.barrier()
-            used.append((torch.cuda.memory_allocated(DEVICE), torch.cuda.mem_get_info(DEVICE)[0]))
-            dist.barrier()
-    (allocated, free), (allocated_later, free_later) = used
-    assert allocated_later == allocated
-    assert free - free_later < 2**20
+    before = held()
+    for i in range(30, 200):
+        step(i)
+    after = held()
+    assert after["used"] - before["used"] < 2**20
+    assert {**after, "used": 0} == {**before, "used": 0}
+    assert held_memory()[1] < 2**24
+
+
+def test_a_new_plan_does_not_wait_for_the_device():
+    q, k, v = (x.detach() for x in leaves(tokens=1024, dims=(64, 64)))
+    packings = [torch.tensor([0, cut, 1024]) for cut in range(100, 130)]
+    for packing in packings[:22]:
+        ring_attention(q, k, v, cu_seqlens=packing)
+    torch.cuda.synchronize(DEVICE)
+    dist.barrier()
+    ended = torch.cuda.Event()
+    torch.cuda._sleep(2_000_000_000)  # a second or more
+    ended.record()
+    for packing in packings[22:]:
+        ring_attention(q, k, v, cu_seqlens=packing)
+    assert not ended.query()
+    torch.cuda.synchronize(DEVICE)
 
 
 def test_bad_use_is_refused_and_the_process_goes_on():

@@ -1,0 +1,250 @@
+#include "gpu/ring/ready_ring.hpp"
+
+#include "gpu/device/driver.hpp"
+#include "gpu/execution/member_run.hpp"
+#include "processes/waiting.hpp"
+
+#include <algorithm>
+
+namespace ringlab::gpu {
+
+using layouts::Pass;
+
+namespace {
+
+/// What passes of this process have launched so far; see ReadyRing::rehearse().
+class LaunchedKernels {
+public:
+    bool contains(const std::string& kernels) {
+        const std::lock_guard lock(mutex_);
+        return known_.contains(kernels);
+    }
+    void insert(const std::string& kernels) {
+        const std::lock_guard lock(mutex_);
+        known_.insert(kernels);
+    }
+
+private:
+    std::mutex mutex_;
+    std::set<std::string> known_;
+};
+
+LaunchedKernels& launched_kernels() {
+    static LaunchedKernels all;
+    return all;
+}
+
+}  // namespace
+
+ReadyRing::ReadyRing(Team& team, StreamMemory& memory, const Options& options)
+    : team_(team),
+      memory_(memory),
+      options_(options),
+      rank_(team.first_local()),
+      lanes_(1),
+      tables_(memory, lanes_.front()),
+      exchange_(team, options),
+      of_plans_{team,
+                exchange_,
+                tables_,
+                options.device,
+                fused_start(options.transport, team, rank_, options.device, options.timeout),
+                options.timeout,
+                give_up_stream_} {
+    require(options.transport != TransportKind::loopback, "a ring of processes has no loopback transport");
+    watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+ReadyRing::~ReadyRing() {
+    watcher_.request_stop();
+    stopped_.notify_all();
+    watcher_.join();
+}
+
+std::shared_ptr<RingPlan> ReadyRing::make_plan(std::unique_ptr<const layouts::Schedule> forward,
+                                               std::unique_ptr<const layouts::Schedule> backward, bool deterministic) {
+    const DeviceScope scope(options_.device);
+    auto plan = std::make_shared<RingPlan>(of_plans_, options_.transport, std::move(forward), std::move(backward),
+                                           deterministic);
+    const auto needs = plan->needs();
+    std::unique_lock lock(mutex_);
+    begin_call();
+    if (!exchange_.has(needs)) {
+        wait_for_flights(lock);
+        exchange_.grow(needs);
+    }
+    lock.unlock();  // watch() needs it if others do not come
+    team_.together(rank_, options_.timeout, [&] {
+        make_lanes_and_events(*plan);
+        plan->place(lanes_of(*plan));
+    });
+    agree_on_known_kernels(*plan);
+    return plan;
+}
+
+std::vector<cudaStream_t> ReadyRing::lanes_of(const RingPlan& plan) const {
+    return {lanes_.begin(), lanes_.begin() + static_cast<std::ptrdiff_t>(plan.lanes())};
+}
+
+void ReadyRing::make_lanes_and_events(const RingPlan& plan) {
+    while (lanes_.size() < plan.lanes()) lanes_.emplace_back(Stream::Use::transfers);
+    while (events_.end.size() < plan.instructions()) events_.end.emplace_back(Event::Use::ordering);
+}
+
+void ReadyRing::agree_on_known_kernels(const RingPlan& plan) {
+    if (!must_rehearse(plan, Pass::forward) && !must_rehearse(plan, Pass::backward)) return;
+    Bytes known;
+    for (const auto pass : {Pass::forward, Pass::backward})
+        known.push_back(std::byte{launched_kernels().contains(plan.kernels(pass))});
+    const auto all = team_.all_gather(rank_, std::move(known), options_.timeout);
+    for (const auto pass : {Pass::forward, Pass::backward})
+        if (std::ranges::all_of(
+                all, [&](const Bytes& of_rank) { return of_rank.at(static_cast<std::size_t>(pass)) != std::byte{0}; }))
+            known_kernels_.insert(plan.kernels(pass));
+}
+
+void ReadyRing::rehearse(RingPlan& plan, Pass pass, const CallerTensors& tensors) {
+    auto& work = plan.work();
+    const auto& code = work.program(pass).code;
+    const auto stream = compute();
+    work.take(pass, tensors, stream);
+    work.clear(pass, stream);
+    work.start(pass, stream);
+    for (std::size_t i = 0; i < code.size(); ++i) {
+        if (!code[i].op.transfers()) continue;
+        if (work.has_arrival_flag(pass, i) && code[i].receives())
+            write_value(stream, work.memory().arrival_flag(pass, i), work.pass_number());
+        work.arrived(pass, i, stream);
+    }
+    for (std::size_t i = 0; i < code.size(); ++i)
+        if (!code[i].op.transfers()) work.compute(pass, i, stream);
+    work.finish(pass, stream);
+    work.give_back(pass, tensors, stream);
+    RINGLAB_CUDA(cudaStreamSynchronize(stream));
+    launched_kernels().insert(plan.kernels(pass));
+    known_kernels_.insert(plan.kernels(pass));
+}
+
+void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const CallerTensors& tensors,
+                    std::uint64_t dropout_seed, cudaStream_t caller) {
+    const DeviceScope scope(options_.device);
+    if (!plan->is_placed()) plan->place(lanes_of(*plan));  // without the mutex, as it may wait for earlier copies
+    std::unique_lock lock(mutex_);
+    begin_call();
+    try {
+        auto& work = plan->work();
+        // Behind the caller's work and, by the caller's wait for the end of the pass, before what comes later.
+        const auto local_bytes = plan->local_bytes();
+        void* const local = local_bytes > 0 ? memory_.allocate(local_bytes, caller) : nullptr;
+        work.use_local_memory(local);
+        work.set_dropout_seed(dropout_seed);
+        const bool rehearses = must_rehearse(*plan, pass);
+        if (rehearses) {
+            wait_for_flights(lock);
+            team_.barrier(rank_, options_.timeout);
+        }
+        auto flight = take_flight(plan, pass);
+        flight.begun.record(caller);
+        flight.begun.hold_back(compute());
+        if (rehearses) rehearse(*plan, pass, tensors);
+        if (peers_may_read_) exchange_.meet(compute());
+        work.take(pass, tensors, compute());
+        exchange_.meet(compute());
+        plan->issuer().prepare(pass, {&events_});
+        plan->issuer().enqueue();
+        work.give_back(pass, tensors, compute());
+        peers_may_read_ = plan->program(pass).fetches();
+        flight.ended.record(compute());
+        flight.ended.hold_back(caller);
+        flights_.push_back(std::move(flight));
+        if (local) memory_.release(local);
+    } catch (const std::exception& error) {  // local memory stays, as kernels may be using it
+        failure_ = error.what();
+        release();
+        plan->work().give_up();
+        throw;
+    }
+}
+
+ReadyRing::Flight ReadyRing::take_flight(const std::shared_ptr<RingPlan>& plan, Pass pass) {
+    if (landed_.empty()) landed_.emplace_back();
+    auto flight = std::move(landed_.back());
+    landed_.pop_back();
+    flight.pass = pass;
+    flight.plan = plan;
+    return flight;
+}
+
+void ReadyRing::land_flights() {
+    while (!flights_.empty() && flights_.front().ended.done()) {
+        auto& flight = flights_.front();
+        try {
+            flight.plan->work().launches(flight.pass).require_arrived();
+        } catch (const Error& error) {
+            if (failure_.empty()) failure_ = error.what();
+        }
+        landed_.push_back(std::move(flight));
+        flights_.pop_front();
+    }
+}
+
+void ReadyRing::begin_call() {
+    land_flights();
+    for (auto& flight : landed_) flight.plan.reset();
+    require_intact();
+}
+
+void ReadyRing::wait_for_flights(std::unique_lock<std::mutex>& lock) {
+    for (land_flights(); !flights_.empty() && failure_.empty(); land_flights()) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        lock.lock();
+    }
+    require_intact();
+}
+
+void ReadyRing::release() noexcept {
+    exchange_.transport().abort();
+    for (const auto& flight : flights_) flight.plan->work().give_up();
+}
+
+void ReadyRing::watch(const std::stop_token& stop) noexcept {
+    constexpr auto interval = std::chrono::milliseconds(100);
+    processes::Waiting waiting;
+    std::unique_lock lock(mutex_);
+    try {
+        const DeviceScope scope(options_.device);
+        while (!stopped_.wait_for(lock, stop, interval, [&] { return stop.stop_requested(); })) {
+            const auto before = flights_.size();
+            land_flights();
+            if (flights_.empty() || flights_.size() < before || !flights_.front().begun.done()) {
+                waiting.restart();
+                continue;
+            }
+            exchange_.transport().check();
+            require(waiting.so_far() <= options_.timeout,
+                    "a {} pass has not ended after {} s; a peer is dead or stuck, or the time-out is too short",
+                    to_string(flights_.front().pass), std::chrono::duration<double>(options_.timeout).count());
+        }
+    } catch (const std::exception& error) {  // or the process ends, and CUDA with it
+        if (failure_.empty()) failure_ = error.what();
+        release();
+    }
+}
+
+void ReadyRing::disconnect() {
+    const DeviceScope scope(options_.device);
+    std::unique_lock lock(mutex_);
+    wait_for_flights(lock);
+    landed_.clear();
+    exchange_.disconnect();
+}
+
+bool ReadyRing::is_broken() const {
+    const std::lock_guard lock(mutex_);
+    return !failure_.empty();
+}
+
+ReadyRing::Held ReadyRing::held() const { return {static_cast<std::int64_t>(exchange_.bytes()), tables_.host_bytes()}; }
+
+}  // namespace ringlab::gpu

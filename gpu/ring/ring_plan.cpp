@@ -1,0 +1,107 @@
+#include "gpu/ring/ring_plan.hpp"
+
+#include "layouts/program/deadlock_check.hpp"
+#include "layouts/schedules/same_problem.hpp"
+
+#include <algorithm>
+
+namespace ringlab::gpu {
+
+using layouts::Pass;
+
+namespace {
+
+bool messages_carry_rows(const std::vector<layouts::Program>& programs) {
+    for (const auto& program : programs)
+        for (const auto& rank : program.ranks)
+            for (const auto& instruction : rank.code)
+                if (instruction.op.transfers() && of_rows(instruction.op.pool)) return true;
+    return false;
+}
+
+}  // namespace
+
+RingPlan::RingPlan(const Ring& ring, TransportKind transport, std::unique_ptr<const layouts::Schedule> forward,
+                   std::unique_ptr<const layouts::Schedule> backward, bool deterministic)
+    : ring_(ring),
+      rank_(ring.team.first_local()),
+      deterministic_(deterministic),
+      schedules_{std::move(forward), std::move(backward)} {
+    const auto ranks = ring.team.size();
+    require(schedule(Pass::forward).ranks() == ranks, "the schedule is for {} ranks, the ring has {}",
+            schedule(Pass::forward).ranks(), ranks);
+    layouts::require_same_problem(schedule(Pass::forward), schedule(Pass::backward));
+    const bool nccl = transport == TransportKind::nccl;
+    for (const auto& schedule : schedules_)
+        programs_.push_back(layouts::resolve(*schedule, nccl ? layouts::Fetches::served : layouts::Fetches::one_sided));
+    if (nccl) layouts::pace_messages(programs_[index(Pass::backward)]);  // as the executor does
+    rows_travel_ = messages_carry_rows(programs_);
+    const auto& p = schedule(Pass::forward).problem();
+    const auto& mask = schedule(Pass::forward).mask().name();
+    for (const auto pass : {Pass::forward, Pass::backward})
+        kernels_[index(pass)] =
+            fmt::format("{} {} {} {} {} {} {} {}:{} {}/{} {} {} {} {} {}", ring.device, to_string(pass),
+                        schedule(pass).options().schedule, mask.substr(0, mask.find(':')), ranks, p.batch, p.tokens,
+                        p.query_heads, p.kv_heads, p.head_dim, p.value_dim, to_string(p.dtype), p.soft_cap > 0,
+                        p.dropout.drops(), p.sinks.size(), deterministic);
+}
+
+MapOptions RingPlan::map_options() const {
+    return {.round_results = true,
+            .output_arrives = output_arrives(programs_.front()),
+            .arrival_flags = ring_.exchange.flags_for(gpu::arrival_flags(programs_)),
+            .lent = rows_travel_ ? Lent::rounded : Lent::rounded_and_rows};
+}
+
+RingExchange::Needs RingPlan::needs() const {
+    const auto options = map_options();
+    RingExchange::Needs needs{.flags = options.arrival_flags,
+                              .routes = routes_of({.ring = ring_.team.size()}, programs_)};
+    for (const auto& map : slot_maps(schedule(Pass::forward), &schedule(Pass::backward), options))
+        needs.bytes = std::max(needs.bytes, map.bytes());
+    return needs;
+}
+
+std::size_t RingPlan::lanes() const {
+    int lanes = 1;
+    for (const auto& program : programs_) lanes = std::max(lanes, program.lanes);
+    return static_cast<std::size_t>(lanes);
+}
+
+std::size_t RingPlan::instructions() const {
+    std::size_t most = 0;
+    for (const auto& program : programs_)
+        most = std::max(most, program.ranks[static_cast<std::size_t>(rank_)].code.size());
+    return most;
+}
+
+void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
+    auto& exchange = ring_.exchange;
+    issuer_.reset();
+    work_.reset();
+    tables_ = std::make_unique<PlanTables>(ring_.tables);
+    std::vector<const layouts::Program*> programs;
+    for (const auto& program : programs_) programs.push_back(&program);
+    const auto memory = map_options();
+    const auto maps = slot_maps(schedule(Pass::forward), &schedule(Pass::backward), memory);
+    require(maps[static_cast<std::size_t>(rank_)].bytes() <= exchange.bytes(),
+            "the memory that peers see has {} bytes, the plan wants {}: an attempt to make it larger has failed",
+            exchange.bytes(), maps[static_cast<std::size_t>(rank_)].bytes());
+    const RankOptions options{.memory = memory,
+                              .deterministic = deterministic_,
+                              .fused_start = ring_.fused_start,
+                              .most_wait = ring_.timeout,
+                              .senders_set_flags = exchange.fabric().senders_set_flags(),
+                              .tables = tables_.get(),
+                              .passes = &exchange.passes,
+                              .give_up_stream = ring_.give_up_stream};
+    work_ = std::make_unique<Rank>(schedule(Pass::forward), &schedule(Pass::backward), rank_, programs, maps,
+                                   exchange.memory(), options);
+    tables_->flush();
+    const IssuedRank issued{rank_, 0, rank_, ring_.device, work_.get(), &exchange.transport(), lanes};
+    issuer_ = std::make_unique<Issuer>(std::vector{issued}, ring_.team,
+                                       Issuer::Options{{.ring = ring_.team.size()}, ring_.timeout});
+    generation_ = exchange.generation();
+}
+
+}  // namespace ringlab::gpu

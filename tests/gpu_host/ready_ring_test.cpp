@@ -1,0 +1,279 @@
+// Ranks that stay ready between passes, over a runtime without devices: threads stand for processes.
+
+#include "gpu/ring/ready_ring.hpp"
+#include "tests/gpu/reused_memory.hpp"
+#include "tests/gpu_host/fake_cuda.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::gpu {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Pass;
+using tests::ReusedMemory;
+
+/// A member of a team of threads, as if it were a process of its own.
+class ProcessTeam : public Team {
+public:
+    ProcessTeam(Team& threads, int member) : threads_(threads), member_(member) {}
+
+    int size() const override { return threads_.size(); }
+    int first_local() const override { return member_; }
+    int local_size() const override { return 1; }
+    std::vector<Bytes> all_gather(int, Bytes bytes, Clock::duration timeout) override {
+        return threads_.all_gather(member_, std::move(bytes), timeout);
+    }
+    std::vector<Bytes> gather_to_root(Bytes, Clock::duration) override { return {}; }
+    bool agree(bool root_says) override { return root_says; }
+    void give_up(const std::string& why) override { threads_.give_up(why); }
+    Clock::duration clock_offset() const override { return {}; }
+    Clock::duration clock_uncertainty() const override { return {}; }
+    void cancel() noexcept override { threads_.cancel(); }
+    bool cancelled() const noexcept override { return threads_.cancelled(); }
+
+private:
+    Team& threads_;
+    int member_;
+};
+
+constexpr std::int64_t tokens = 48, query_heads = 4, kv_heads = 2, dim = 16;
+
+ReadyRing::Options options_of(const Team& team, Clock::duration timeout) {
+    return {.device = team.first_local(), .timeout = timeout};
+}
+
+std::shared_ptr<RingPlan> make_plan(ReadyRing& ring, int ranks, const std::string& algorithm,
+                                    const std::string& spec = "causal", std::int64_t shard_tokens = tokens) {
+    layouts::Problem problem;
+    problem.tokens = shard_tokens * ranks;
+    problem.query_heads = query_heads;
+    problem.kv_heads = kv_heads;
+    problem.head_dim = problem.value_dim = dim;
+    const auto mask = layouts::make_mask(spec, problem.tokens);
+    const auto layout = layouts::make_layout("zigzag", problem.tokens, ranks);
+    layouts::ScheduleOptions how;
+    how.schedule = algorithm;
+    auto forward = make_schedule(problem, mask, layout, how);
+    how.pass = Pass::backward;
+    auto backward = make_schedule(problem, mask, layout, how);
+    return ring.make_plan(std::move(forward), std::move(backward), false);
+}
+
+/// Device memory for one tensor after another.
+class Shard {
+public:
+    explicit Shard(std::int64_t of_rank = tokens) : tokens_(of_rank) {}
+
+    CallerTensors tensors() {
+        CallerTensors all;
+        all.q = view(query_heads, DType::bf16);
+        all.k = view(kv_heads, DType::bf16);
+        all.v = view(kv_heads, DType::bf16);
+        all.o = view(query_heads, DType::bf16);
+        all.o_exact = view(query_heads, DType::fp32);
+        all.lse = {static_cast<float*>(view(query_heads, DType::fp32).data), dense_strides(tokens_, query_heads)};
+        all.dout = view(query_heads, DType::bf16);
+        all.dq = view(query_heads, DType::bf16);
+        all.dk = view(kv_heads, DType::bf16);
+        all.dv = view(kv_heads, DType::bf16);
+        return all;
+    }
+
+private:
+    View view(std::int64_t heads, DType dtype) {
+        const auto& memory =
+            memory_.emplace_back(static_cast<std::size_t>(tokens_ * heads * dim * layouts::bytes_of(dtype)));
+        return {memory.data(), dtype, dense_strides(tokens_, heads, dim)};
+    }
+
+    const std::int64_t tokens_;
+    std::vector<DeviceBuffer> memory_;
+};
+
+/// The first bytes of results.
+using Seen = std::array<unsigned char, 3>;
+
+/// Inputs, both passes, and a look at the results, all in order of the stream `caller`.
+void take_a_step(ReadyRing& ring, const std::shared_ptr<RingPlan>& plan, const CallerTensors& tensors,
+                 cudaStream_t caller, Seen& seen) {
+    const auto results = {tensors.o_exact.data, tensors.dq.data, tensors.dk.data};
+    for (const void* input : {tensors.q.data, tensors.k.data, tensors.v.data, tensors.dout.data})
+        cudaMemsetAsync(const_cast<void*>(input), 1, dim, caller);
+    for (void* result : results) cudaMemsetAsync(result, 0xff, 1, caller);
+    ring.run(plan, Pass::forward, tensors, 0, caller);
+    ring.run(plan, Pass::backward, tensors, 0, caller);
+    auto* to = seen.data();
+    for (void* result : results) cudaMemcpyAsync(to++, result, 1, cudaMemcpyDeviceToHost, caller);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(ready_rings)
+
+// A sample, one of each way that messages travel, because the thread sanitizer is slow.
+// The caller draws new tensors and reads results on its own stream, and no host waits in between.
+BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
+                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1"}) *
+                         data::make({1, 2, 3}),
+                     algorithm, ranks) {
+    const auto threads = make_thread_team(ranks);
+    std::atomic<int> wrong = 0;  // steps whose results were read before they were there
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
+        const auto plan = make_plan(ring, ranks, algorithm);
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        constexpr int steps = 12;
+        std::array<Seen, steps> seen;
+        for (auto& step : seen) take_a_step(ring, plan, tensors, caller, step);
+        caller.synchronize();
+        ring.disconnect();
+        for (const auto& step : seen) wrong += step != Seen{};  // kernels here write a 0
+    });
+    BOOST_TEST(wrong == 0);
+}
+
+// Every step has a plan of its own, of three schedules, which use the same memory. It is gone before its passes have
+// ended. One rank is slow, and the thread sanitizer sees who touches memory that it still uses.
+BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({1, 2, 3}), ranks) {
+    const auto threads = make_thread_team(ranks);
+    std::atomic<int> wrong = 0;
+    tests::slow_down_copies(ranks - 1);
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        constexpr int steps = 24;
+        std::array<Seen, steps> seen;
+        const auto held_after = [&](int step) {
+            const std::array algorithms{"pull", "ring", "pass-q"};
+            const auto cut = 7 + 5 * (step % 4);
+            const auto plan = make_plan(ring, ranks, algorithms.at(static_cast<std::size_t>(step) % algorithms.size()),
+                                        fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
+            take_a_step(ring, plan, tensors, caller, seen.at(static_cast<std::size_t>(step)));
+            return ring.held().device;
+        };
+        std::int64_t held = 0;
+        for (int step = 0; step < steps; ++step) {
+            const auto now = held_after(step);
+            if (step < 3) held = now;
+            wrong += now != held;
+        }
+        caller.synchronize();
+        ring.disconnect();
+        wrong += ring.held().device != 0;
+        for (const auto& step : seen) wrong += step != Seen{};
+    });
+    tests::slow_down_copies(-1);
+    BOOST_TEST(wrong == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_larger_plan_makes_the_memory_grow_and_earlier_plans_go_on) {
+    constexpr int ranks = 2;
+    const auto threads = make_thread_team(ranks);
+    std::atomic<int> wrong = 0;
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        std::array<Seen, 4> seen;
+        const auto small = make_plan(ring, ranks, "ring");
+        take_a_step(ring, small, tensors, caller, seen[0]);
+        const auto held = ring.held().device;
+        Shard large_shard(400 * tokens);
+        const auto large = make_plan(ring, ranks, "ring", "full", 400 * tokens);
+        wrong += ring.held().device <= held;
+        take_a_step(ring, small, tensors, caller, seen[1]);
+        take_a_step(ring, large, large_shard.tensors(), caller, seen[2]);
+        take_a_step(ring, small, tensors, caller, seen[3]);
+        caller.synchronize();
+        ring.disconnect();
+        for (const auto& step : seen) wrong += step != Seen{};
+    });
+    BOOST_TEST(wrong == 0);
+}
+
+// What a step with shapes that were seen asks of the caller's memory was there before.
+BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
+    constexpr int ranks = 2;
+    const auto threads = make_thread_team(ranks);
+    std::atomic<int> more = 0, held_more = 0;
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        Seen seen;
+        const auto step = [&](int cut) {
+            const auto plan =
+                make_plan(ring, ranks, "ring", fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
+            take_a_step(ring, plan, tensors, caller, seen);
+            caller.synchronize();
+        };
+        for (int cut = 1; cut < 4; ++cut) step(cut);
+        const auto before = memory.allocations;
+        const auto held = ring.held();
+        for (int cut = 4; cut < 40; ++cut) step(cut);
+        more += memory.allocations - before;
+        held_more += ring.held().device != held.device || ring.held().host != held.host;
+        ring.disconnect();
+    });
+    BOOST_TEST(more == 0);
+    BOOST_TEST(held_more == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_pass_that_waits_for_a_rank_that_never_comes_lets_the_callers_stream_go) {
+    const auto threads = make_thread_team(2);
+    std::string said;
+    bool is_broken = false;
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(1)));
+        const auto plan = make_plan(ring, 2, "pull");
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        ring.run(plan, Pass::forward, tensors, 0,
+                 caller);  // on both: the first one waits on the host for the other rank
+        caller.synchronize();
+        threads->barrier(member, std::chrono::seconds(20));
+        if (member == 0) {
+            try {
+                for (int pass = 0; pass < 3; ++pass) {
+                    ring.run(plan, Pass::forward, tensors, 0, caller);
+                    caller.synchronize();
+                }
+            } catch (const Error& error) {
+                said = error.what();
+            }
+            is_broken = ring.is_broken();
+        }
+        threads->barrier(member, std::chrono::seconds(20));
+    });
+    BOOST_TEST(said.starts_with("a forward pass has not ended after 1 s"), said);
+    BOOST_TEST(is_broken);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::gpu

@@ -1,7 +1,6 @@
 #include "gpu/execution/ready_rank.hpp"
 
 #include "gpu/device/driver.hpp"
-#include "gpu/execution/member_run.hpp"
 #include "gpu/team/bytes.hpp"
 #include "layouts/program/deadlock_check.hpp"
 #include "layouts/schedules/same_problem.hpp"
@@ -74,9 +73,12 @@ ReadyRank::ReadyRank(Team& team, std::unique_ptr<const layouts::Schedule> forwar
                       .lent = messages_carry_rows(programs_) ? Lent::rounded : Lent::rounded_and_rows};
     meeting_flags_ = memory.arrival_flags * sizeof(std::uint32_t);
     memory.arrival_flags += static_cast<std::size_t>(team.size());
-    const auto start = fused_start(options.transport, team, rank_, options.device, options.timeout);
+    const layouts::RingGroup group{.ring = team.size()};
+    const auto start = launch_start(options.transport, group, team, rank_, options.device, options.timeout);
     together([&] { make_rank(memory, start); });
     together([&] { connect(); });
+    if (schedule(Pass::forward).is_one_launch())
+        connect_merging(*work_, *transport_, group, 0, team, rank_, options.timeout);
     agree_on_rehearsals();
     watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
@@ -105,16 +107,16 @@ void ReadyRank::together(const std::function<void()>& body) {
     }
 }
 
-void ReadyRank::make_rank(const MapOptions& memory, FusedStart start) {
+void ReadyRank::make_rank(const MapOptions& memory, LaunchStart start) {
     PassPrograms programs;
     int lanes = 1;
     for (const auto& program : programs_) {
         programs.push_back(&program);
         lanes = std::max(lanes, program.lanes);
     }
-    work_ =
-        std::make_unique<Rank>(schedule(Pass::forward), &schedule(Pass::backward), rank_, programs, *fabric_,
-                               RankOptions{memory, options_.deterministic, false, nullptr, start, options_.timeout});
+    work_ = std::make_unique<Rank>(schedule(Pass::forward), &schedule(Pass::backward), rank_, programs, *fabric_,
+                                   RankOptions{memory, options_.deterministic, false, nullptr, start.fused,
+                                               options_.timeout, start.merging_ranks});
     for (int lane = 0; lane < lanes; ++lane) {
         const bool used = std::ranges::any_of(
             programs_, [&](const auto& program) { return program.ranks[static_cast<std::size_t>(rank_)].uses(lane); });
@@ -166,7 +168,8 @@ void ReadyRank::rehearse(Pass pass, const CallerTensors& tensors) {
             write_value(stream, work_->memory().arrival_flag(pass, i), work_->pass_number(pass));
         work_->arrived(pass, i, stream);
     }
-    for (std::size_t i = 0; i < code.size(); ++i)
+    if (work_->is_one_launch(pass)) work_->launch_merging(stream);
+    for (std::size_t i = 0; i < code.size() && !work_->is_one_launch(pass); ++i)
         if (!code[i].op.transfers()) work_->compute(pass, i, stream);
     work_->finish(pass, stream);
     work_->give_back(pass, tensors, stream);
@@ -213,7 +216,7 @@ ReadyRank::Flight ReadyRank::take_flight(Pass pass) {
 void ReadyRank::land_flights() {
     while (!flights_.empty() && flights_.front().ended.done()) {
         try {
-            work_->launches(flights_.front().pass).require_arrived();
+            work_->require_arrived(flights_.front().pass);
         } catch (const Error& error) {
             if (failure_.empty()) failure_ = error.what();
         }

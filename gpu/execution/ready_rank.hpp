@@ -2,6 +2,7 @@
 
 #include "gpu/execution/executor.hpp"
 #include "gpu/execution/issuer.hpp"
+#include "gpu/execution/member_run.hpp"
 #include "gpu/ranks/caller_tensors.hpp"
 #include "layouts/program/program.hpp"
 
@@ -63,7 +64,7 @@ private:
     /// Runs a step that needs no other rank, and then exchanges how it went: if it failed on one rank, all ranks throw.
     void together(const std::function<void()>& body);
     /// Makes the rank's memory, work lists, streams and events.
-    void make_rank(const MapOptions& memory, FusedStart start);
+    void make_rank(const MapOptions& memory, LaunchStart start);
     /// Joins the fabric and makes the issuer.
     void connect();
     /// Makes the compute stream wait at a barrier of all ranks' streams.

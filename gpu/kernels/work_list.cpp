@@ -100,12 +100,22 @@ KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
       device_(uploaded(key_positions(mask, keys, tokens_ + padding))) {}
 
 Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                 Major major, EqualEntries equal) {
-    const auto rows = layouts::row_hulls(mask, queries, shape.rows);
+                 Major major, EqualEntries equal, RowsOfTile compared) {
+    const bool apart = compared == RowsOfTile::apart;
+    const auto hulls = layouts::row_hulls(mask, queries, apart ? 1 : shape.rows);
+    const auto hulls_of_tile = apart ? static_cast<std::size_t>(shape.rows) : 1;
     const auto columns = layouts::key_tiles(mask, keys, shape.keys);
+    const auto kind_of = [&](std::size_t row, std::size_t column) {
+        const auto first = row * hulls_of_tile, end = std::min(first + hulls_of_tile, hulls.size());
+        const auto kind = classify(hulls[first], columns[column], shape.keys);
+        for (auto i = first + 1; i < end; ++i)
+            if (classify(hulls[i], columns[column], shape.keys) != kind) return TileKind::partial;
+        return kind;
+    };
     const bool by_query = major == Major::queries;
-    const auto own = by_query ? rows.size() : columns.size();
-    const auto other = by_query ? columns.size() : rows.size();
+    const auto rows = (hulls.size() + hulls_of_tile - 1) / hulls_of_tile;
+    const auto own = by_query ? rows : columns.size();
+    const auto other = by_query ? columns.size() : rows;
 
     Tiles tiles;
     tiles.other_side = static_cast<std::int64_t>(other);
@@ -113,7 +123,7 @@ Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const
     for (std::size_t i = 0; i < own; ++i) {
         const auto begin = entries.size();
         for (std::size_t j = 0; j < other; ++j) {
-            const auto kind = classify(rows[by_query ? i : j], columns[by_query ? j : i], shape.keys);
+            const auto kind = by_query ? kind_of(i, j) : kind_of(j, i);
             if (kind == TileKind::empty) continue;
             const bool is_partial = kind == TileKind::partial;
             (is_partial ? tiles.partial : tiles.full) += 1;
@@ -158,9 +168,9 @@ bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major, bool with_semaphores, bool grouped) {
-    auto [items, entries, full, partial, other] =
-        find_tiles(mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared);
+                   Major major, bool with_semaphores, bool grouped, RowsOfTile compared) {
+    auto [items, entries, full, partial, other] = find_tiles(
+        mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared, compared);
     full_ = full;
     partial_ = partial;
     longest_first(items);
@@ -187,18 +197,30 @@ std::int64_t TileList::device_bytes() const {
     return static_cast<std::int64_t>(bytes);
 }
 
+namespace {
+
+double rows_per_key(const Mask& mask, const RowBounds& rows, const KeyPositions& keys) {
+    const auto pairs = layouts::visible_pairs(mask, rows.runs(), layouts::KeyCounter(keys.runs()));
+    return static_cast<double>(pairs) / static_cast<double>(std::max<std::int64_t>(1, keys.tokens()));
+}
+
+}  // namespace
+
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
                    const Options& options)
-    : WorkList(mask, rows, std::move(keys), resolved(options),
-               resolved(options).family->plan(options, rows->tokens())) {}
+    : WorkList(mask, rows, keys, resolved(options),
+               resolved(options).family->plan(options, {rows->tokens(), rows_per_key(mask, *rows, *keys)})) {}
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
                    const Options& options, const WorkListPlan& plan)
     : rows_(std::move(rows)),
       keys_(std::move(keys)),
       options_(options),
+      tile_tokens_(plan.tile.rows),
+      splits_kv_(plan.splits_kv),
       tiles_(mask, rows_->runs(), keys_->runs(), plan.tile,
-             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped),
+             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped,
+             plan.splits_kv ? RowsOfTile::apart : RowsOfTile::together),
       counter_count_(plan.counters) {
     if (plan.query_tile)
         query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -127,8 +128,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
     *value = 8;  // a compute capability, for one
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int) {
-    std::strncpy(text, "none", static_cast<std::size_t>(size));
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
+    std::snprintf(text, static_cast<std::size_t>(size), "%d", device);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -163,6 +164,8 @@ cudaError_t cudaFree(void* memory) {
     std::free(memory);
     return cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     *free = *total = 0;
     return cudaSuccess;

@@ -157,7 +157,7 @@ part_uses() {
   lines=12 step compare_layouts_rotary 40 compare_layouts "${rings[@]}" --tokens-per-rank 8192 --masks causal \
     --rotary 500000 --schedules ring -o "compare_layouts_${of}_rotary.h5"
   step decode 75 decode "${copy[@]}" --heads 32:8 --head-dim 128 --layouts striped --tokens 8Ki 64Ki 256Ki \
-    --steps 2 --repeats 20 --schedules merge merge:tree pass-q ring all-gather -o "decode_$of.h5"
+    --steps 2 --repeats 20 --schedules joined-merge merge merge:tree pass-q ring all-gather -o "decode_$of.h5"
   step suffix 75 compare_layouts "${rings[@]}" --layouts striped --tokens 32Ki 128Ki --queries 0 64 --masks causal \
     --schedules ring all-gather merge:tree --repeats 5 -o "suffix_$of.h5"
   local latent=(--heads 128 --head-dim 192 --value-dim 128 --latent 512+64 --rotary 10000 --rotary-dims 64)

@@ -27,7 +27,7 @@ void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events
         pass.lanes.resize(ranks_[rank].lanes.size());
         for (std::size_t i = 0; i < pass.program->code.size(); ++i)
             pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
-        mark(rank);
+        if (!ranks_[rank].work->is_one_launch(which)) mark(rank);
     }
 }
 
@@ -91,7 +91,8 @@ void Issuer::run(const std::function<void()>& underway) {
 void Issuer::enqueue() {
     const auto begin = last_look_ = Clock::now();
     since_progress_.restart();
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+        ranks_[rank].work->is_one_launch(pass_) ? issue_launch(rank) : start(rank);
     while (!all_issued()) {
         bool progress = false;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
@@ -109,7 +110,8 @@ void Issuer::enqueue() {
         if (!far_ahead && team_.size() == 1) fail_unissuable();
         wait_a_little();
     }
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+        if (!ranks_[rank].work->is_one_launch(pass_)) finish(rank);
     issue_time_ = Clock::now() - begin;
 }
 
@@ -118,7 +120,20 @@ void Issuer::wait() {
         look();
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    for (const auto& rank : ranks_) rank.work->launches(pass_).require_arrived();
+    for (const auto& rank : ranks_) rank.work->require_arrived(pass_);
+}
+
+void Issuer::issue_launch(std::size_t rank) {
+    const auto& self = ranks_[rank];
+    auto& pass = passes_[rank];
+    const DeviceScope scope(self.device);
+    const auto compute = self.lanes[layouts::compute_lane];
+    pass.events->start.record(compute);
+    self.work->clear(pass_, compute);
+    self.work->launch_merging(compute);
+    self.work->finish(pass_, compute);
+    pass.events->finish.record(compute);
+    for (auto& lane : pass.lanes) lane.issued = lane.ended = lane.code.size();
 }
 
 void Issuer::start(std::size_t rank) {
@@ -131,7 +146,9 @@ void Issuer::start(std::size_t rank) {
     if (self.work->moves_rows(pass_)) self.work->start(pass_, compute);
     // The event `finish` is not needed until the end of the pass. Until then it marks the point from which transfers
     // may run: a lane waits for it before its first operation.
-    pass.events->finish.record(compute);
+    const bool transfers =
+        std::any_of(pass.lanes.begin() + 1, pass.lanes.end(), [](const Lane& lane) { return !lane.code.empty(); });
+    if (transfers) pass.events->finish.record(compute);
     if (!self.work->moves_rows(pass_)) self.work->start(pass_, compute);
 }
 
@@ -326,7 +343,7 @@ void Issuer::look() {
             }
         }
         ranks_[rank].transport->check();
-        ranks_[rank].work->launches(pass_).require_arrived();
+        ranks_[rank].work->require_arrived(pass_);
     }
     if (team_.cancelled()) throw Cancelled();
     if (since_progress_.so_far() > options_.timeout) fail_stalled();

@@ -90,6 +90,8 @@ private:
 
     void start(std::size_t rank);
     void finish(std::size_t rank);
+    /// All of a rank's pass that is one launch. The host then follows the pass as a whole, not its operations.
+    void issue_launch(std::size_t rank);
     bool issue_next(std::size_t rank);
     bool may_issue(std::size_t rank, const Lane& lane) const;
     bool issue(std::size_t rank, Lane& lane);

@@ -26,6 +26,10 @@ public:
 
     std::vector<RankResult> run() override {
         for (auto& rank : ranks_) set_up(rank);
+        for (auto& rank : ranks_)
+            if (job_.forward.is_one_launch() && (ranks_.size() == 1 || job_.options.group.ring == 1))
+                connect_merging(*rank.work, *rank.transport, job_.options.group, replica(rank), job_.team, member_,
+                                patience_of(job_.options));
         make_streams();
         for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::before);
         std::vector<RankResult> results(ranks_.size());
@@ -72,12 +76,17 @@ private:
                                 arrival_flags(job_.programs)};
         const auto maps = slot_maps(job_.forward, job_.backward, memory);
         const auto& own = maps[size(ring_rank(rank))];
-        rank.work = std::make_unique<Rank>(
-            job_.forward, job_.backward, ring_rank(rank), programs, maps,
-            make_exchange_memory(fabric_, own.bytes(), own.arrival_flag_bytes()),
-            RankOptions{memory, o.deterministic, o.check_finite, o.kernels,
-                        fused_start(o.transport, job_.team, member_, rank.seat.device, patience_of(o)), o.timeout,
-                        fabric_.senders_set_flags()});
+        const auto start = launch_start(o.transport, o.group, job_.team, member_, rank.seat.device, patience_of(o));
+        rank.work = std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), programs, maps,
+                                           make_exchange_memory(fabric_, own.bytes(), own.arrival_flag_bytes()),
+                                           RankOptions{.memory = memory,
+                                                       .deterministic = o.deterministic,
+                                                       .check_finite = o.check_finite,
+                                                       .kernels = o.kernels,
+                                                       .fused_start = start.fused,
+                                                       .most_wait = o.timeout,
+                                                       .senders_set_flags = fabric_.senders_set_flags(),
+                                                       .merging_ranks = start.merging_ranks});
         rank.transport = fabric_.join({member_, rank.seat.global_rank, rank.seat.device, rank.work->exchange_memory()});
         load(rank);
         clocks_.try_emplace(rank.seat.device, job_.team);
@@ -304,16 +313,33 @@ private:
 
 /// A launch may occupy a device while it waits for copies from other devices. It must not occupy it while it waits for
 /// something that needs this device: NCCL's kernels, launches of other ranks, copies inside the device.
-FusedStart fused_start(TransportKind transport, Team& team, int member, int device, Clock::duration timeout) {
-    if (transport == TransportKind::nccl) return FusedStart::local_before;
-    if (transport == TransportKind::loopback) return FusedStart::all_arrived;
+LaunchStart launch_start(TransportKind transport, const layouts::RingGroup& group, Team& team, int member, int device,
+                         Clock::duration timeout) {
+    const int alone = group.ring == 1 ? 1 : 0;  // such a rank waits for nobody
+    if (transport == TransportKind::nccl) return {FusedStart::local_before, alone};
+    if (transport == TransportKind::loopback) return {FusedStart::all_arrived, alone};
     std::array<char, 32> bus_id{};
     RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
     Bytes own;
     append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
     const auto all = team.all_gather(member, own, timeout);
-    const bool shared = std::ranges::count(all, own) > 1;
-    return shared ? FusedStart::all_arrived : FusedStart::at_once;
+    const auto sharing = static_cast<int>(std::ranges::count(all, own));
+    return {sharing > 1 ? FusedStart::all_arrived : FusedStart::at_once, sharing};
+}
+
+void connect_merging(Rank& rank, Transport& transport, const layouts::RingGroup& group, int replica, Team& team,
+                     int member, Clock::duration timeout) {
+    auto* merging = rank.merging(Pass::forward);
+    bool can = merging && merging->is_possible();
+    const auto memory_of = [&](int peer) { return transport.memory_of(group.global_rank(replica, peer)); };
+    for (int peer = 0; can && peer < group.ring; ++peer) can = memory_of(peer) != nullptr;
+    if (group.ring == 1) {
+        if (can) merging->connect(memory_of);
+        return;
+    }
+    const auto all = team.all_gather(member, {std::byte{can}}, timeout);
+    const bool all_can = std::ranges::all_of(all, [](const Bytes& one) { return one.front() != std::byte{0}; });
+    if (all_can) merging->connect(memory_of);
 }
 
 std::string device_name(int device) {

@@ -24,8 +24,19 @@ public:
 /// The run of member number `member` of the job's team. Both references must outlive it.
 std::unique_ptr<MemberRun> make_member_run(const Job& job, Fabric& fabric, int member);
 
-/// How the fused launches of a member's ranks start. Called by all members at the same time.
-FusedStart fused_start(TransportKind transport, Team& team, int member, int device, Clock::duration timeout);
+/// How launches of a member's ranks start that wait for other ranks.
+struct LaunchStart {
+    FusedStart fused = FusedStart::all_arrived;
+    int merging_ranks = 0;  ///< see RankOptions
+};
+/// Called by all members at the same time.
+LaunchStart launch_start(TransportKind transport, const layouts::RingGroup& group, Team& team, int member, int device,
+                         Clock::duration timeout);
+
+/// Lets a forward pass with layouts::Schedule::is_one_launch() run as one launch, if all ranks can. Called by all
+/// members at the same time, when their ranks have joined. A member of a ring of several ranks has one rank.
+void connect_merging(Rank& rank, Transport& transport, const layouts::RingGroup& group, int replica, Team& team,
+                     int member, Clock::duration timeout);
 
 /// The device's name, as CUDA reports it.
 std::string device_name(int device);

@@ -78,12 +78,33 @@ std::vector<Interval> intervals_of(const Rank& rank, const layouts::RankProgram&
     return intervals;
 }
 
+/// The same for a pass that is one launch. Its attends share its time. Rows travel at its begin and results at its end,
+/// and their messages and merges take no time of their own, because nobody sees it.
+std::vector<Interval> intervals_of_launch(const layouts::RankProgram& program, const PassEvents& events,
+                                          const DeviceClock& clock) {
+    const Interval all{clock.time(events.start), clock.time(events.finish)};
+    std::vector<Interval> intervals(program.operations);
+    std::vector<std::size_t> attends;
+    for (std::size_t i = 0; i < program.operations; ++i) {
+        const auto& op = program.code[i].op;
+        const auto moment = op.transfers() && op.pool == layouts::Pool::q ? all.first : all.second;
+        intervals[i] = {moment, moment};
+        if (op.kind == layouts::OpKind::attend) attends.push_back(i);
+    }
+    if (attends.empty()) return intervals;
+    intervals[attends.front()] = all;
+    share_out(program, attends, std::vector<Picoseconds>(program.operations, std::numeric_limits<Picoseconds>::max()),
+              intervals);
+    return intervals;
+}
+
 }  // namespace
 
 std::vector<layouts::Span> spans_of(const Rank& rank, layouts::Pass pass, int ring_rank, const PassEvents& events,
                                     const DeviceClock& clock) {
     const auto& program = rank.program(pass);
-    const auto intervals = intervals_of(rank, program, events, clock);
+    const auto intervals = rank.is_one_launch(pass) ? intervals_of_launch(program, events, clock)
+                                                    : intervals_of(rank, program, events, clock);
     std::vector<layouts::Span> spans;
     for (std::size_t i = 0; i < program.operations; ++i) {
         const auto& op = program.code[i].op;

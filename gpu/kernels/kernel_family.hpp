@@ -20,12 +20,14 @@ class Mask;
 
 namespace ringlab::gpu {
 
+struct AttendShape;
 struct ForwardArgs;
 struct BackwardArgs;
 struct FusedBlock;
 struct FusedOptions;
 class FusedWork;
 class KernelFamily;
+struct MergingArgs;
 class RowBounds;
 class WorkList;
 
@@ -38,11 +40,19 @@ struct WorkListOptions {
     /// The family whose kernels do the work; null lets resolve() choose. WorkList::options() names the chosen family.
     const KernelFamily* family = nullptr;
     DeviceMemory* memory = &DeviceMemory::plain();  ///< of the lists; outlives them
+    std::int64_t query_heads_per_kv_head = 1;  ///< may be another number than an attend's, which may then be slower
+};
+
+/// The query rows of a work list.
+struct WorkListRows {
+    std::int64_t tokens = 0;
+    double per_key = 0;  ///< how many of them see a key, on average
 };
 
 /// How a family wants the work list of a launch to be made.
 struct WorkListPlan {
     TileShape tile;                ///< of the kernel that does the pass, or most of it
+    bool splits_kv = false;        ///< forward: thread blocks split the keys of a work tile
     bool with_semaphores = false;  ///< backward: TileList::device_semaphore_values() are needed
     bool grouped = false;          ///< backward: see group_by_last_entry()
     /// Backward: tile of a second kernel that computes dq alone, query tile by query tile.
@@ -77,10 +87,11 @@ public:
     virtual bool has_dropout() const { return false; }
 
     /// Up to how many query rows its forward pass splits the keys over thread blocks (split-KV decoding); 0 for never.
+    /// It does so for a batch of sequences, too, of which no more rows than that see a key.
     virtual std::int64_t split_kv_rows() const { return 0; }
 
     virtual KernelWorkTiles work_tiles(layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) const = 0;
-    virtual WorkListPlan plan(const WorkListOptions& options, std::int64_t query_tokens) const = 0;
+    virtual WorkListPlan plan(const WorkListOptions& options, const WorkListRows& rows) const = 0;
 
     /// gpu::attend_forward() and gpu::attend_backward() with a work list of this family.
     virtual void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) const = 0;
@@ -92,6 +103,16 @@ public:
     virtual std::unique_ptr<FusedWork> make_fused(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows,
                                                   std::span<const FusedBlock> blocks,
                                                   const FusedOptions& options) const;
+
+    /// Whether attend_and_merge() takes launches with these work lists and so many peers, while as many ranks as
+    /// `ranks_on_device` have such a launch on this device.
+    virtual bool can_merge(const AttendShape& shape, std::span<const WorkList* const> work, std::size_t peers,
+                           int ranks_on_device) const {
+        static_cast<void>(shape), static_cast<void>(work), static_cast<void>(peers), static_cast<void>(ranks_on_device);
+        return false;
+    }
+    /// See MergingArgs. Throws Error if the family cannot merge.
+    virtual void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const;
 };
 
 /// Adds a family to kernel_families(). A constant at namespace scope of the family's source file.

@@ -20,15 +20,6 @@ bool fits(const void* data, DType dtype, const Strides& strides, std::int64_t by
            is_multiple(strides.batch) && is_multiple(strides.token) && is_multiple(strides.head);
 }
 
-Input input(const ConstView& view, DType dtype, std::int64_t dim, const char* name) {
-    require_data(view.data, name);
-    require(view.dtype == dtype, "{} is {}, the attend's dtype is {}; they must agree", name, to_string(view.dtype),
-            to_string(dtype));
-    constexpr std::int64_t chunk_bytes = 16;
-    return {view.data, view.strides, static_cast<int>(dim),
-            dim * layouts::bytes_of(dtype) % chunk_bytes == 0 && fits(view.data, dtype, view.strides, chunk_bytes)};
-}
-
 ScoreRule score_rule(const AttendShape& shape) {
     const double scale_to_log2 = shape.scale * std::numbers::log2e;
     const bool rewrite = shape.soft_cap > 0 || shape.scale <= 0;
@@ -60,6 +51,15 @@ Elements elements(const ConstView& view, const char* name) {
 RowValues row_values(const ConstRowView& view, const char* name) {
     require_data(view.data, name);
     return {const_cast<float*>(view.data), view.strides};
+}
+
+Input input(const ConstView& view, DType dtype, std::int64_t dim, const char* name) {
+    require_data(view.data, name);
+    require(view.dtype == dtype, "{} is {}, the attend's dtype is {}; they must agree", name, to_string(view.dtype),
+            to_string(dtype));
+    constexpr std::int64_t chunk_bytes = 16;
+    return {view.data, view.strides, static_cast<int>(dim),
+            dim * layouts::bytes_of(dtype) % chunk_bytes == 0 && fits(view.data, dtype, view.strides, chunk_bytes)};
 }
 
 Sizes sizes(const Extent& extent) {

@@ -16,6 +16,7 @@ Elements elements(const ConstView& view, const char* name);
 /// The same, but the data may be null.
 Elements optional_elements(const ConstView& view, const char* name);
 RowValues row_values(const ConstRowView& view, const char* name);
+Input input(const ConstView& view, DType dtype, std::int64_t dim, const char* name);
 Sizes sizes(const Extent& extent);
 
 /// The first `count` work tiles of a list.

@@ -146,9 +146,19 @@ KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys, DeviceMe
       device_(uploaded(key_positions(mask, keys, tokens_ + padding), memory)) {}
 
 Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                 Major major, EqualEntries equal) {
+                 Major major, EqualEntries equal, RowsOfTile compared) {
     const auto rows = layouts::row_hulls(mask, queries, shape.rows);
     const auto columns = layouts::key_tiles(mask, keys, shape.keys);
+    const auto apart = compared == RowsOfTile::apart ? layouts::row_hulls(mask, queries, 1) : std::vector<RowHull>();
+    const auto kind_of = [&](std::size_t row, std::size_t column) {
+        if (apart.empty()) return classify(rows[row], columns[column], shape.keys);
+        const auto first = row * static_cast<std::size_t>(shape.rows);
+        const auto end = std::min(first + static_cast<std::size_t>(shape.rows), apart.size());
+        const auto kind = classify(apart[first], columns[column], shape.keys);
+        for (auto i = first + 1; i < end; ++i)
+            if (classify(apart[i], columns[column], shape.keys) != kind) return TileKind::partial;
+        return kind;
+    };
     const bool by_query = major == Major::queries;
     const auto own = by_query ? rows.size() : columns.size();
     const auto other = by_query ? columns.size() : rows.size();
@@ -161,7 +171,7 @@ Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const
         const auto begin = entries.size();
         const auto [first, end] = candidates.of(by_query ? reach(rows[i]) : reach(columns[i]));
         for (auto j = first; j < end; ++j) {
-            const auto kind = classify(rows[by_query ? i : j], columns[by_query ? j : i], shape.keys);
+            const auto kind = by_query ? kind_of(i, j) : kind_of(j, i);
             if (kind == TileKind::empty) continue;
             const bool is_partial = kind == TileKind::partial;
             (is_partial ? tiles.partial : tiles.full) += 1;
@@ -206,9 +216,9 @@ bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major, bool with_semaphores, bool grouped, DeviceMemory& memory) {
-    auto [items, entries, full, partial, other] =
-        find_tiles(mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared);
+                   Major major, bool with_semaphores, bool grouped, RowsOfTile compared, DeviceMemory& memory) {
+    auto [items, entries, full, partial, other] = find_tiles(
+        mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared, compared);
     full_ = full;
     partial_ = partial;
     longest_first(items);
@@ -235,23 +245,34 @@ std::int64_t TileList::device_bytes() const {
     return static_cast<std::int64_t>(bytes);
 }
 
+namespace {
+
+double rows_per_key(const Mask& mask, const RowBounds& rows, const KeyPositions& keys) {
+    const auto pairs = layouts::visible_pairs(mask, rows.runs(), layouts::KeyCounter(keys.runs()));
+    return static_cast<double>(pairs) / static_cast<double>(std::max<std::int64_t>(1, keys.tokens()));
+}
+
+}  // namespace
+
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
                    const Options& options)
-    : WorkList(mask, rows, std::move(keys), resolved(options),
-               resolved(options).family->plan(options, rows->tokens())) {}
+    : WorkList(mask, rows, keys, resolved(options),
+               resolved(options).family->plan(options, {rows->tokens(), rows_per_key(mask, *rows, *keys)})) {}
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
                    const Options& options, const WorkListPlan& plan)
     : rows_(std::move(rows)),
       keys_(std::move(keys)),
       options_(options),
+      tile_tokens_(plan.tile.rows),
+      splits_kv_(plan.splits_kv),
       tiles_(mask, rows_->runs(), keys_->runs(), plan.tile,
              options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped,
-             *options.memory),
+             plan.splits_kv ? RowsOfTile::apart : RowsOfTile::together, *options.memory),
       counter_count_(plan.counters) {
     if (plan.query_tile)
         query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries,
-                                                  false, false, *options.memory);
+                                                  false, false, RowsOfTile::together, *options.memory);
     if (counter_count_ > 0) counters_ = uploaded(std::vector<std::uint32_t>(counter_count_), *options.memory);
 }
 

@@ -82,8 +82,13 @@ struct Tiles {
 /// entries must be apart.
 enum class EqualEntries { shared, apart };
 
+/// How the rows of a query tile are compared with a key tile: all at once, or one by one. The latter leaves out key
+/// tiles between those that different rows see, as those of other sequences in a batch. It takes longer, and is for
+/// query tiles of few rows.
+enum class RowsOfTile { together, apart };
+
 Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
-                 TileShape shape, Major major, EqualEntries equal);
+                 TileShape shape, Major major, EqualEntries equal, RowsOfTile compared = RowsOfTile::together);
 void longest_first(std::span<std::array<std::int32_t, 4>> items);
 /// Puts work tiles that end at the same tile of the other side side by side, if there are few such groups for the
 /// number of work tiles. `items` come longest first. So do the groups, each by its longest work tile, and the work
@@ -100,7 +105,7 @@ public:
 
     TileList(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
              TileShape shape, Major major, bool with_semaphores = false, bool grouped = false,
-             DeviceMemory& memory = DeviceMemory::plain());
+             RowsOfTile compared = RowsOfTile::together, DeviceMemory& memory = DeviceMemory::plain());
 
     /// All work tiles, and those that have entries. The latter come first, the longest of them leading.
     std::int64_t items() const { return items_; }
@@ -147,6 +152,10 @@ public:
     /// The family that resolve() has chosen.
     const KernelFamily& family() const { return *options_.family; }
 
+    /// Query tokens of a work tile, or of a tile that it goes over; and WorkListPlan::splits_kv.
+    int tile_tokens() const { return tile_tokens_; }
+    bool splits_kv() const { return splits_kv_; }
+
     /// Forward: query tiles. Backward: key tiles, for dk and dv (and for dq, unless there are query_tiles()).
     const TileList& tiles() const { return tiles_; }
     /// Backward: query tiles of the kernel that computes dq alone; null if the family has no such kernel for the work.
@@ -163,6 +172,8 @@ private:
     std::shared_ptr<const RowBounds> rows_;
     std::shared_ptr<const KeyPositions> keys_;
     Options options_;
+    int tile_tokens_;
+    bool splits_kv_;
     TileList tiles_;
     std::unique_ptr<TileList> query_tiles_;
     std::size_t counter_count_ = 0;

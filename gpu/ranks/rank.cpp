@@ -86,8 +86,13 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
         const auto& op = instruction.op;
         pass.output_comes_late |= op.kind != OpKind::attend && op.pool == Pool::output && op.slot() == 0;
     }
-    const WorkList::Options list{program.pass,           problem_.head_dim, problem_.value_dim,
-                                 options_.deterministic, options_.kernels,  options_.tables};
+    const WorkList::Options list{program.pass,
+                                 problem_.head_dim,
+                                 problem_.value_dim,
+                                 options_.deterministic,
+                                 options_.kernels,
+                                 options_.tables,
+                                 problem_.query_heads_per_kv_head()};
     const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
     pass.launches = std::make_unique<FusedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
@@ -95,6 +100,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
                                options_.senders_set_flags});
     memory_use_.work += pass.launches->device_bytes();
     build_work_lists(pass);
+    prepare_merging(pass, program, maps);
 }
 
 std::shared_ptr<const RowBounds> Rank::row_bounds(const std::vector<layouts::Run>& rows) {
@@ -113,30 +119,49 @@ std::shared_ptr<const KeyPositions> Rank::key_positions(const std::vector<layout
     return key_positions_.emplace_back(std::make_shared<KeyPositions>(mask, keys, *options_.tables));
 }
 
-void Rank::build_work_lists(PassState& pass) {
+void Rank::add_work_list(PassState& pass, const layouts::Part& rows, const layouts::Part& keys) {
     const auto& schedule = *pass.schedule;
+    auto& list = pass.work_lists[{tokens_of(rows), tokens_of(keys)}];
+    if (list) return;
+    list = std::make_unique<WorkList>(
+        schedule.mask(), row_bounds(schedule.runs(rows)), key_positions(schedule.runs(keys)),
+        WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim, options_.deterministic,
+                          options_.kernels, options_.tables, problem_.query_heads_per_kv_head()});
+    memory_use_.work += list->tiles().device_bytes();
+    if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
+}
+
+void Rank::build_work_lists(PassState& pass) {
     for (std::size_t i = 0; i < pass.program->code.size(); ++i) {
         const auto& op = pass.program->code[i].op;
-        if (op.kind != OpKind::attend || pass.launches->find(i)) continue;
-        auto& list = pass.work_lists[{tokens_of(op.rows()), tokens_of(op.part)}];
-        if (list) continue;
-        list = std::make_unique<WorkList>(schedule.mask(), row_bounds(schedule.runs(op.rows())),
-                                          key_positions(schedule.runs(op.part)),
-                                          WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim,
-                                                            options_.deterministic, options_.kernels, options_.tables});
-        memory_use_.work += list->tiles().device_bytes();
-        if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
+        if (op.kind == OpKind::attend && !pass.launches->find(i)) add_work_list(pass, op.rows(), op.part);
     }
 }
 
-const WorkList& Rank::work_list(const PassState& pass, const layouts::Op& attend) const {
-    return *pass.work_lists.at({tokens_of(attend.rows()), tokens_of(attend.part)});
+void Rank::prepare_merging(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
+    const auto& schedule = *pass.schedule;
+    const bool may =
+        schedule.is_one_launch() && options_.merging_ranks > 0 && !options_.check_finite && !problem_.dropout.drops();
+    if (!may) return;
+    const auto keys = schedule.part(rank_, {}), rows = schedule.part(schedule.row_block(rank_), {});
+    if (rows.tokens.size() > 0) add_work_list(pass, rows, keys);  // although they may see none of the own keys
+    // Less than the host waits, because the launch knows which peer is late.
+    const auto most_wait = options_.most_wait / 4 * 3;
+    pass.merging = std::make_unique<MergingPass>(
+        schedule, program, rank_, *pass.memory, maps,
+        [&](const layouts::Part& some) -> const WorkList& { return work_list(pass, some, keys); },
+        MergingPass::Options{resolve(options_.kernels, problem_), most_wait, options_.merging_ranks});
+}
+
+const WorkList& Rank::work_list(const PassState& pass, const layouts::Part& rows, const layouts::Part& keys) const {
+    return *pass.work_lists.at({tokens_of(rows), tokens_of(keys)});
 }
 
 void Rank::give_up() noexcept {
     for (const auto& pass : passes_) {
         if (!pass.launches) continue;
         pass.launches->give_up();
+        if (pass.merging) pass.merging->give_up();
         try {
             for (std::size_t i = 0; i < pass.program->code.size(); ++i)
                 if (pass.program->code[i].receives() && has_arrival_flag(pass.program->pass, i))
@@ -145,6 +170,11 @@ void Rank::give_up() noexcept {
             // Streams then wait for ever, as they do for a dead peer. The process ends anyway.
         }
     }
+}
+
+void Rank::require_arrived(Pass which) const {
+    of(which).launches->require_arrived();
+    if (const auto* one = merging(which)) one->require_arrived();
 }
 
 void Rank::load(const HostInputs& inputs) {

@@ -5,7 +5,8 @@
 #include "gpu/ranks/caller_tensors.hpp"
 #include "gpu/ranks/finite_check.hpp"
 #include "gpu/ranks/fused_launches.hpp"
-#include "gpu/ranks/latent_products.hpp"
+#include "gpu/ranks/latent/latent_products.hpp"
+#include "gpu/ranks/merging_pass.hpp"
 #include "gpu/ranks/rank_memory.hpp"
 
 #include <map>
@@ -30,6 +31,8 @@ struct RankOptions {
     /// rank has its own.
     std::uint32_t* passes = nullptr;
     cudaStream_t give_up_stream = nullptr;
+    /// How many ranks may have a pass in one launch on this device at the same time; 0: none may.
+    int merging_ranks = 0;
 };
 
 /// What one rank holds on its device, and its arithmetic. One thread at a time; all device work goes to the streams
@@ -63,6 +66,16 @@ public:
         return options_.senders_set_flags && of(pass).program->code[index].may_arrive_early;
     }
     std::uint32_t pass_number() const { return number_; }  ///< of the latest pass
+
+    /// The pass as one launch, if its schedule and RankOptions::merging_ranks allow it; otherwise null. It is connected
+    /// if the pass does run so: all of its operations then happen in launch_merging().
+    MergingPass* merging(layouts::Pass pass) { return of(pass).merging.get(); }
+    const MergingPass* merging(layouts::Pass pass) const { return of(pass).merging.get(); }
+    bool is_one_launch(layouts::Pass pass) const { return merging(pass) && merging(pass)->is_connected(); }
+    void launch_merging(cudaStream_t stream);
+
+    /// Throws Error if a launch of the pass has waited too long for a peer.
+    void require_arrived(layouts::Pass pass) const;
 
     /// After a failure: kernels and streams wait no longer for arrivals, and read whatever is there.
     void give_up() noexcept;
@@ -123,6 +136,7 @@ private:
         bool output_comes_late = false;                                             // not, or not only, from attends
         std::map<std::pair<Tokens, Tokens>, std::unique_ptr<WorkList>> work_lists;  // by rows and keys
         std::unique_ptr<FusedLaunches> launches;
+        std::unique_ptr<MergingPass> merging;
     };
 
     static Tokens tokens_of(const layouts::Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
@@ -132,9 +146,11 @@ private:
     void set_up(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
     void list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
     void build_work_lists(PassState& pass);
+    void add_work_list(PassState& pass, const layouts::Part& rows, const layouts::Part& keys);
+    void prepare_merging(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
     std::shared_ptr<const RowBounds> row_bounds(const std::vector<layouts::Run>& rows);
     std::shared_ptr<const KeyPositions> key_positions(const std::vector<layouts::Run>& keys);
-    const WorkList& work_list(const PassState& pass, const layouts::Op& attend) const;
+    const WorkList& work_list(const PassState& pass, const layouts::Part& rows, const layouts::Part& keys) const;
 
     ForwardArgs forward_args(const PassState& pass, const layouts::Instruction& attend, layouts::HeadRange rows,
                              bool first, bool last) const;

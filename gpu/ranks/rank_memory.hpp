@@ -103,6 +103,7 @@ public:
     }
     layouts::Place source(const layouts::Instruction& instruction) const { return source_of(*pass_, instruction); }
     layouts::Place own(layouts::Pool pool) const { return memory_->own(pool); }
+    char* data() const { return memory_->data(); }
 
     std::uint32_t* arrival_flag(layouts::Pass pass, std::size_t receive) const {
         return memory_->arrival_flag(pass, receive);

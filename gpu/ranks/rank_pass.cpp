@@ -76,6 +76,15 @@ void Rank::start(Pass which, cudaStream_t stream) {
     fill_rows(extent, memory.rows(output, lse_field), -std::numeric_limits<float>::infinity(), stream);
 }
 
+void Rank::launch_merging(cudaStream_t stream) {
+    const auto& pass = of(Pass::forward);
+    const auto& memory = *pass.memory;
+    const auto output = memory.own(Pool::output);
+    ForwardResult result{.o = memory.view(output), .lse = memory.rows(output, lse_field)};
+    if (memory_.map().rounds_output()) result.o_rounded = memory_.view(memory_.rounded(output));
+    pass.merging->launch(number_, result, stream);
+}
+
 void Rank::compute(Pass which, std::size_t index, cudaStream_t stream) {
     const auto& pass = of(which);
     const auto& instruction = pass.program->code[index];
@@ -130,7 +139,7 @@ void Rank::attend_forward(const PassState& pass, const Instruction& instruction,
     args.shape = attend_shape(problem_, op.rows().heads, op.part.heads);
     args.k = pass.memory->view(kv);
     args.v = pass.memory->view(kv, value_field);
-    gpu::attend_forward(args, work_list(pass, op), stream);
+    gpu::attend_forward(args, work_list(pass, op.rows(), op.part), stream);
 }
 
 BackwardArgs Rank::backward_args(const PassState& pass, const Instruction& attend, HeadRange heads) const {
@@ -169,7 +178,7 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
     args.dk = memory.view(dkv);
     args.dv = memory.view(dkv, value_field);
     args.adds = op.adds;
-    gpu::attend_backward(args, work_list(pass, op), stream);
+    gpu::attend_backward(args, work_list(pass, op.rows(), op.part), stream);
 }
 
 void Rank::attend_fused(const PassState& pass, const FusedAttends& launch, cudaStream_t stream) {
@@ -311,7 +320,8 @@ void Rank::finish(Pass which, cudaStream_t stream) {
     };
     if (which == Pass::forward) {
         // Otherwise the last attends, or the launch that adds sinks, have written both.
-        if (memory_.map().rounds_output() && pass.output_comes_late && !sinks_) round(Pool::output, 0);
+        const bool comes_late = pass.output_comes_late && !is_one_launch(which);
+        if (memory_.map().rounds_output() && comes_late && !sinks_) round(Pool::output, 0);
     } else {
         round(Pool::dq, 0);
         round(latent_ ? Pool::dlatent : Pool::dkv, 0);

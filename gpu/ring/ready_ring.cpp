@@ -44,13 +44,14 @@ ReadyRing::ReadyRing(Team& team, StreamMemory& memory, const Options& options)
       lanes_(1),
       tables_(memory, lanes_.front()),
       exchange_(team, options),
-      of_plans_{team,
-                exchange_,
-                tables_,
-                options.device,
-                fused_start(options.transport, team, rank_, options.device, options.timeout),
-                options.timeout,
-                give_up_stream_} {
+      of_plans_{
+          team,
+          exchange_,
+          tables_,
+          options.device,
+          launch_start(options.transport, {.ring = team.size()}, team, rank_, options.device, options.timeout).fused,
+          options.timeout,
+          give_up_stream_} {
     require(options.transport != TransportKind::loopback, "a ring of processes has no loopback transport");
     watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }

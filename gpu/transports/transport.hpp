@@ -62,6 +62,13 @@ public:
         static_cast<void>(flags), static_cast<void>(number), static_cast<void>(stream);
     }
 
+    /// The exchange memory of a rank (its global number), where kernels of this rank's device can read and write it;
+    /// null if they cannot. All ranks must have joined.
+    virtual char* memory_of(int rank) {
+        static_cast<void>(rank);
+        return nullptr;
+    }
+
     /// Whether transfers are kernels. Then they should be enqueued before compute kernels that fill the device.
     virtual bool takes_multiprocessors() const { return false; }
 

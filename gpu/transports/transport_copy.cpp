@@ -261,6 +261,16 @@ public:
             if (rank != rank_) wait_for_value(stream, flag_of(own_memory(), flags, rank), number);
     }
 
+    char* memory_of(int rank) override {
+        if (rank == rank_) return own_memory();
+        int possible = 1;
+        if (!directory_.across_processes()) {
+            const int device = directory_.cards.at(rank).device;
+            if (device != own_.device) RINGLAB_CUDA(cudaDeviceCanAccessPeer(&possible, own_.device, device));
+        }
+        return possible ? peer(rank).address() : nullptr;  // processes could not have opened it without access
+    }
+
     void disconnect() override { peers_.clear(); }
 
     /// Ends all waits for meetings. Rank::give_up() ends those for arrival flags.

@@ -12,12 +12,17 @@ namespace {
 /// in which a rank merges the results of its children before it passes them on: the number of hops is then the
 /// logarithm of the number of ranks, with one message per hop.
 ///
+/// Or all of a rank's operations are made to be one launch, see is_one_launch(). Then the attends to other ranks' rows
+/// come first, because their owners wait for the results, and each arriving result has a slot of its own.
+///
 /// In the backward pass dO travels with the rows, and partial dQ return to the owner; dK and dV stay.
 class MergeSchedule : public Schedule {
 public:
+    enum class Way { direct, tree, one_launch };
+
     MergeSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                  bool tree)
-        : Schedule(problem, mask, layout, options), tree_(tree) {
+                  Way way)
+        : Schedule(problem, mask, layout, options), way_(way) {
         require(ranks() <= most_ranks,
                 "{} ranks; schedule merge looks at all pairs of ranks and supports at most {} ranks", ranks(),
                 most_ranks);
@@ -31,8 +36,11 @@ public:
             if (rows.members.size() > 1) rows.slot = 1 + travelling_++;
             levels_ = std::max(levels_, level(static_cast<int>(rows.members.size()) - 1) + 1);
         }
+        if (way_ == Way::one_launch) coming_ = std::max(1, levels_);
         plan_slots();
     }
+
+    bool is_one_launch() const override { return way_ == Way::one_launch && !backward() && !partials(); }
 
     Ops ops(int rank) const override {
         std::vector<Progress> progress(rows_of_owners_.size());
@@ -59,21 +67,22 @@ private:
 
     static std::size_t index(int i) { return static_cast<std::size_t>(i); }
     const RowsOfOwner& rows_of_owner(int owner) const { return rows_of_owners_[index(owner)]; }
+    bool tree() const { return way_ == Way::tree; }
     bool backward() const { return options().pass == Pass::backward; }
     Pool results() const { return backward() ? Pool::dq : Pool::output; }
     Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
     int slot_at(int rank, int owner) const { return rank == owner ? 0 : rows_of_owner(owner).slot; }
-    // Result slots: those of other ranks' rows have the same slots as the rows. Two more, in turn, receive arriving
-    // results, and with partials one more holds the result of an attend.
-    int coming_slot(OpIndex turn) const { return travelling_ + 1 + static_cast<int>(turn % 2); }
-    int partial_slot() const { return travelling_ > 0 ? travelling_ + 3 : 1; }
+    // Result slots: those of other ranks' rows have the same slots as the rows. `coming_` more, in turn, receive
+    // arriving results, and with partials one more holds the result of an attend.
+    int coming_slot(int turn) const { return travelling_ + 1 + turn % coming_; }
+    int partial_slot() const { return travelling_ > 0 ? travelling_ + coming_ + 1 : 1; }
 
     void plan_slots() {
         const int heads = query_heads().count();
         const auto rows = largest_rows();
         if (travelling_ > 0) {
             add_slots(Pool::q, travelling_, heads, rows);
-            add_slots(results(), travelling_ + 2, heads, rows, accumulator());
+            add_slots(results(), travelling_ + coming_, heads, rows, accumulator());
         }
         if (partials()) add_slots(Pool::output, 1, heads, rows);
         if (!backward()) return;
@@ -86,15 +95,15 @@ private:
     // another.
     int level(int member) const {
         if (member == 0) return -1;
-        return tree_ ? std::bit_width(static_cast<unsigned>(member)) - 1 : member - 1;
+        return tree() ? std::bit_width(static_cast<unsigned>(member)) - 1 : member - 1;
     }
     int parent(int member) const {
-        return tree_ ? member - static_cast<int>(std::bit_floor(static_cast<unsigned>(member))) : 0;
+        return tree() ? member - static_cast<int>(std::bit_floor(static_cast<unsigned>(member))) : 0;
     }
     /// The member to which `member` sends the rows at level `at`; -1 if there is none.
     int child(const RowsOfOwner& rows, int member, int at) const {
-        const int next = tree_ ? member + (1 << at) : at + 1;
-        const bool passes = tree_ ? level(member) < at : member == 0;
+        const int next = tree() ? member + (1 << at) : at + 1;
+        const bool passes = tree() ? level(member) < at : member == 0;
         return passes && next < static_cast<int>(rows.members.size()) ? next : -1;
     }
     /// The index of a rank among the members; -1 if it is not one of them.
@@ -124,11 +133,13 @@ private:
             }
     }
 
-    /// Attends of the rank's own rows first, which wait for nothing, then of the rows that have arrived.
+    /// Attends of the rank's own rows first, which wait for nothing, then of the rows that have arrived. In one launch
+    /// the own rows come last.
     Ops attend_all(int rank, OpIndex count, std::vector<Progress>& progress) const {
         bool has_keys_gradient = false;
-        for (int distance = 0; distance < ranks(); ++distance) {
-            const int owner = (rank - distance + ranks()) % ranks(), slot = slot_at(rank, owner);
+        const int first = way_ == Way::one_launch ? 1 : 0;
+        for (int distance = first; distance < first + ranks(); ++distance) {
+            const int owner = (rank - distance + 2 * ranks()) % ranks(), slot = slot_at(rank, owner);
             if (!needs(owner, rank)) continue;
             auto& done = progress[index(owner)];
             auto op = attend(levels_, rows_of(owner), part(rank, kv_heads()), slot, 0);
@@ -155,8 +166,9 @@ private:
     }
 
     Ops return_results(int rank, OpIndex count, std::vector<Progress>& progress) const {
-        std::array<OpIndex, 2> taken_in{-1, -1};  // by slot of arriving results: the last operation that read it
-        OpIndex turn = 0;
+        // By slot of arriving results: the last operation that read it.
+        std::vector<OpIndex> taken_in(index(coming_), -1);
+        int turn = 0;
         for (int at = levels_ - 1; at >= 0; --at)
             for (int owner = 0; owner < ranks(); ++owner) {
                 const auto& rows = rows_of_owner(owner);
@@ -164,7 +176,7 @@ private:
                 const int self = member_of(rows, rank), step = 2 * levels_ - at;
                 if (self < 0) continue;
                 if (const int from = child(rows, self, at); from >= 0) {
-                    auto& read = taken_in[static_cast<std::size_t>(turn % 2)];
+                    auto& read = taken_in[index(turn % coming_)];
                     auto op = transfer(OpKind::receive, results_channel, results(), step, rows.members[index(from)],
                                        rows_of(owner), coming_slot(turn));
                     op.run_after(read);
@@ -193,7 +205,8 @@ private:
         return op;
     }
 
-    bool tree_;
+    Way way_;
+    int coming_ = 2;  // slots of arriving results
     int levels_ = 0;
     int travelling_ = 0;  // number of owners whose rows travel
     std::vector<RowsOfOwner> rows_of_owners_;
@@ -208,7 +221,19 @@ const ScheduleRegistration registered_merge(
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",
                 arguments);
-        return std::make_unique<MergeSchedule>(problem, mask, layout, options, arguments == "tree");
+        const auto way = arguments == "tree" ? MergeSchedule::Way::tree : MergeSchedule::Way::direct;
+        return std::make_unique<MergeSchedule>(problem, mask, layout, options, way);
+    });
+
+const ScheduleRegistration registered_joined_merge(
+    "joined-merge", "joined-merge",
+    "merge with all of a rank's forward pass in one launch, which stores rows and partial results in the memory of its "
+    "peers: for a few query rows on GPUs of one host",
+    {"joined-merge"},
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        require(arguments.empty(), "schedule joined-merge takes no argument, got '{}'", arguments);
+        return std::make_unique<MergeSchedule>(problem, mask, layout, options, MergeSchedule::Way::one_launch);
     });
 
 }  // namespace

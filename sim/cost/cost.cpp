@@ -54,6 +54,8 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       attention_(attention_cost(machine, schedule)),
       options_(options),
       topology_(ranks(), machine, options),
+      is_one_launch_(options.compute == ComputeModel::tiles && topology_.hosts() == 1 &&
+                     passes_are_one_launch(schedule, machine)),
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
       issues_compute_early_(machine.transfer_issue_seconds > 0 && !machine.inside_host.uses_kernels()),
@@ -113,7 +115,8 @@ double CostModel::dropout_seconds(const Op& op, int rank) const {
 
 double CostModel::attend_seconds(const Op& op, int rank) {
     const bool by_tiles = options_.compute == ComputeModel::tiles;
-    if (by_tiles && uses_split_kv(schedule_, op, machine_)) return split_kv_seconds(schedule_, op, machine_);
+    if (by_tiles && uses_split_kv(schedule_, op, machine_))
+        return split_kv_seconds(schedule_, op, machine_) - (is_one_launch_ ? machine_.split_kv.launch_seconds : 0);
     if (prices_fused_launches_ && by_tiles) return next_fused_seconds(rank);
     double seconds = op.fused ? 0 : attention_.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
@@ -163,7 +166,9 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     if (is_free(accumulates ? Cause::memory : Cause::attends)) return 0;
     if (op.kind == OpKind::attend) return ticks(attend_seconds(op, rank));
     if (!accumulates) return ticks(latent_seconds(op, rank));
-    return ticks(terms::Sums::seconds(machine_, op, layouts::bytes_of(schedule_.problem().dtype)));
+    const auto seconds = terms::Sums::seconds(machine_, op, layouts::bytes_of(schedule_.problem().dtype));
+    const bool is_inside_launch = is_one_launch_ && op.kind == OpKind::merge;
+    return ticks(seconds - (is_inside_launch ? machine_.accumulate_launch_seconds : 0));
 }
 
 Picoseconds CostModel::time_of_tiles_alone(const Op& attend, int rank, Picoseconds price) {
@@ -228,8 +233,10 @@ Picoseconds CostModel::begin_of_pass(int rank) const {
     const auto& p = schedule_.problem();
     const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
     const auto q = p.batch * rows * p.query_heads * p.head_dim * bytes_of(p.dtype);
-    return stretched(ticks(terms::Begin::seconds(attention_, static_cast<double>(q), machine_.memory_bytes_per_second)),
-                     draws_.gpu_factor(rank));
+    const auto launch = is_one_launch_ && !is_free(Cause::attends) ? machine_.split_kv.launch_seconds : 0;
+    return stretched(
+        ticks(terms::Begin::seconds(attention_, static_cast<double>(q), machine_.memory_bytes_per_second) + launch),
+        draws_.gpu_factor(rank));
 }
 
 /// Adds the sinks to a rank's merged rows in a launch of its own, which reads and writes o at the speed of adds.

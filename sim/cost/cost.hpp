@@ -101,7 +101,7 @@ public:
     /// Host time of a pass before its first operation, and host time to issue an operation. `follows`: see HostClock.
     Picoseconds issue_pass() const;
     Picoseconds issue(const Op& op, bool follows) const {
-        if (!op.transfers()) return 0;
+        if (!op.transfers() || is_one_launch_) return 0;
         const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_
                              : follows                         ? issue_following_
                                                                : issue_transfer_;
@@ -147,6 +147,7 @@ private:
     const AttentionCost& attention_;
     const SimOptions& options_;
     Topology topology_;
+    bool is_one_launch_;  // of every rank: passes_are_one_launch()
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: all 1
     bool issues_compute_early_;

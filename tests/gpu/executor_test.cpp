@@ -97,6 +97,31 @@ BOOST_DATA_TEST_CASE(rows_fewer_than_keys_agree_with_the_reference,
     agrees_with_the_reference({problem, "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
 }
 
+/// Whether the messages of a forward pass took no time of their own.
+bool is_one_launch(const gpu::GpuRun& run) {
+    const auto& spans = run.forward.timelines.at(0).spans;
+    return std::ranges::all_of(
+        spans, [](const auto& span) { return span.lane == layouts::compute_lane || span.posted == span.end; });
+}
+
+// Ranks that share a GPU, each with a thread and a stream of its own, whose launches run at the same time.
+BOOST_TEST_DECORATOR(*boost::unit_test::precondition(has_hopper))
+BOOST_DATA_TEST_CASE(passes_in_one_launch_agree_with_the_reference,
+                     data::make({2, 3, 4}) *
+                         data::make({"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"}) *
+                         data::make({"contiguous", "zigzag", "striped"}),
+                     ranks, mask, layout) {
+    for (const auto& queries : {std::vector<layouts::Interval>{{568, 576}}, few_queries[1], few_queries[2]}) {
+        RingCase c{small_problem(), mask, layout, "joined-merge", ranks};
+        c.problem.queries = queries;
+        c.options.transport = TransportKind::copy;
+        c.options.devices.assign(static_cast<std::size_t>(ranks), 0);
+        c.options.repeats = 3;
+        agrees_with_the_reference(c);
+        BOOST_TEST(is_one_launch(run_case(c, host_inputs(random_inputs(c.problem, 4), c.problem.dtype))));
+    }
+}
+
 void check_group(const std::string& schedule, int ranks) {
     for (const auto& layout : layout_names)
         for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});

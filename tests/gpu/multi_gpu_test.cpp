@@ -74,6 +74,28 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
     }
 }
 
+// Rows that few ranks own and all have keys for, pass after pass, judged against the reference; and each rank's
+// messages take no time of their own, so they are inside its launch.
+BOOST_DATA_TEST_CASE(ranks_merge_in_one_launch_each, data::make({"contiguous", "striped"}) * data::make({1, 4}), layout,
+                     batch) {
+    for (int ranks = 2; ranks <= gpu_count(); ++ranks) {
+        RingCase c{small_problem(), "causal", layout, "joined-merge", ranks};
+        c.problem.batch = batch;
+        c.problem.tokens = 960 * ranks;
+        c.problem.query_heads = 16;
+        c.problem.kv_heads = 4;
+        c.problem.queries = {{c.problem.tokens - 3, c.problem.tokens}};
+        c.options.transport = TransportKind::copy;
+        c.options.repeats = 20;
+        agrees_with_the_reference(c);
+        const auto inputs = host_inputs(random_inputs(c.problem, 9), c.problem.dtype);
+        const auto once = run_case(c, inputs), again = run_case(c, inputs);
+        BOOST_TEST((once.outputs.o.values == again.outputs.o.values));
+        for (const auto& span : once.forward.timelines.at(0).spans)
+            BOOST_TEST((span.lane == layouts::compute_lane || span.posted == span.end));
+    }
+}
+
 // With 4 kv heads gradients are more than attends hide over few channels of NCCL (gpu::is_overlapped), with 1 only
 // those that come home.
 BOOST_DATA_TEST_CASE(large_blocks_arrive_whole,

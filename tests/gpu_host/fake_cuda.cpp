@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -139,8 +140,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
     *value = 8;  // a compute capability, for one
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int) {
-    std::strncpy(text, "none", static_cast<std::size_t>(size));
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
+    std::snprintf(text, static_cast<std::size_t>(size), "%d", device);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -1,11 +1,13 @@
 // Kernels that compute nothing, but touch what they read and write in stream order.
 
+#include "gpu/device/driver.hpp"
 #include "gpu/elements/elementwise.hpp"
 #include "gpu/kernels/fused_work.hpp"
 #include "gpu/kernels/kernel_family.hpp"
+#include "gpu/kernels/merging.hpp"
 #include "gpu/kernels/rows/rotate.hpp"
 #include "gpu/kernels/rows/sinks.hpp"
-#include "gpu/ranks/latent_products.hpp"
+#include "gpu/ranks/latent/latent_products.hpp"
 
 namespace ringlab::gpu {
 namespace {
@@ -33,7 +35,9 @@ public:
     std::string why_not_on_this_device() const override { return {}; }
     bool takes_dims(std::int64_t, std::int64_t) const override { return true; }
     KernelWorkTiles work_tiles(layouts::Pass, std::int64_t, std::int64_t) const override { return {}; }
-    WorkListPlan plan(const WorkListOptions&, std::int64_t) const override { return {.tile = {64, 64}}; }
+    WorkListPlan plan(const WorkListOptions&, const WorkListRows&) const override {
+        return {.tile = {64, 64}, .splits_kv = true};
+    }
 
     void attend_forward(const ForwardArgs& args, const WorkList&, cudaStream_t stream) const override {
         for (const auto& view : {args.q, args.k, args.v}) read(view, stream);
@@ -43,6 +47,31 @@ public:
     void attend_backward(const BackwardArgs& args, const WorkList&, cudaStream_t stream) const override {
         for (const auto& view : {args.q, args.k, args.v, args.dout}) read(view, stream);
         for (const auto& view : {args.dq, args.dk, args.dv}) write(view, stream);
+    }
+
+    bool can_merge(const AttendShape&, std::span<const WorkList* const>, std::size_t, int) const override {
+        return true;
+    }
+    void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const override {
+        for (const auto& message : args.messages) {
+            cudaMemcpy2DAsync(message.to, message.to_pitch, message.from, message.from_pitch, message.bytes,
+                              message.rows, cudaMemcpyDeviceToDevice, stream);
+            write_value(stream, message.flag, args.number);
+        }
+        for (const auto& view : {args.k, args.v}) read(view, stream);
+        for (const auto& other : args.others) {
+            wait_for_value(stream, other.rows_flag, args.number);
+            read(other.q, stream);
+            write(other.o, stream);
+            write_value(stream, other.result_flag, args.number);
+        }
+        if (!args.work) return;
+        read(args.q, stream);
+        for (const auto& result : args.arriving) {
+            wait_for_value(stream, result.flag, args.number);
+            read(result.o, stream);
+        }
+        write(args.result.o, stream);
     }
 };
 

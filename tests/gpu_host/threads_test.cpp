@@ -7,6 +7,8 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
+
 namespace ringlab::gpu {
 namespace {
 
@@ -114,7 +116,7 @@ BOOST_AUTO_TEST_SUITE(host_threads)
 // A sample, one of each way that messages travel, because the thread sanitizer is slow.
 BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
                      data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
-                                 "joined-ring:1"}) *
+                                 "joined-ring:1", "joined-merge"}) *
                          data::make({2, 3, 4}) *
                          data::make({static_cast<int>(TransportKind::copy), static_cast<int>(TransportKind::loopback)}),
                      algorithm, ranks, kind) {
@@ -127,6 +129,66 @@ BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
     BOOST_TEST(runs[0].forward.rank_seconds.size() == 3u);
     BOOST_TEST(runs[0].backward.timelines.size() == 3u);
     BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
+}
+
+/// As the copy fabric, but counts the messages that transports send.
+class CountingFabric : public Fabric {
+public:
+    CountingFabric(std::unique_ptr<Fabric> real, std::atomic<int>& sent) : real_(std::move(real)), sent_(sent) {}
+
+    bool fetches() const override { return real_->fetches(); }
+    bool senders_set_flags() const override { return real_->senders_set_flags(); }
+    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+    std::unique_ptr<Transport> join(const JoiningRank& joining) override {
+        return std::make_unique<Counting>(real_->join(joining), sent_);
+    }
+
+private:
+    class Counting : public Transport {
+    public:
+        Counting(std::unique_ptr<Transport> real, std::atomic<int>& sent) : real_(std::move(real)), sent_(sent) {}
+        void post_receive(const Message& message, cudaStream_t stream) override {
+            real_->post_receive(message, stream);
+        }
+        bool can_complete_receive(const Message& message) const override {
+            return real_->can_complete_receive(message);
+        }
+        void complete_receive(const Message& message, cudaStream_t stream) override {
+            real_->complete_receive(message, stream);
+        }
+        bool can_send(const Message& message) const override { return real_->can_send(message); }
+        void send(const Message& message, cudaStream_t stream) override {
+            ++sent_;
+            real_->send(message, stream);
+        }
+        void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
+        char* memory_of(int rank) override { return real_->memory_of(rank); }
+        void disconnect() override { real_->disconnect(); }
+        void abort() noexcept override { real_->abort(); }
+
+    private:
+        std::unique_ptr<Transport> real_;
+        std::atomic<int>& sent_;
+    };
+
+    std::unique_ptr<Fabric> real_;
+    std::atomic<int>& sent_;
+};
+
+BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make({2, 3, 4}), ranks) {
+    for (const std::string algorithm : {"merge", "joined-merge"}) {
+        const auto passes = make_passes(algorithm, ranks);
+        std::atomic<int> sent = 0;
+        const auto team = make_thread_team(ranks);
+        const auto make_fabric = [&](Team& members, const FabricOptions& how, const PassPrograms& programs) {
+            return std::make_unique<CountingFabric>(make_copy_fabric(members, how, programs), sent);
+        };
+        const auto runs =
+            run(*team, *passes.forward, nullptr, {}, options_for(TransportKind::copy, ranks), make_fabric);
+        BOOST_TEST_REQUIRE(runs.size() == 1u);
+        BOOST_TEST(runs[0].forward.timelines.at(0).spans.size() > 0u);
+        BOOST_TEST((sent == 0) == (algorithm == "joined-merge"));
+    }
 }
 
 // As `calibrate` times messages and the host.

@@ -245,7 +245,8 @@ BOOST_AUTO_TEST_CASE(a_stream_of_16384_ranks_does_not_grow) {
     std::int64_t longest = 0;
     for (const auto& algorithm : algorithms) {
         const auto name = Spec::parse(algorithm).name;
-        const bool looks_at_each_pair_of_ranks = name == "double-ring" || name == "merge" || name == "seen";
+        const bool looks_at_each_pair_of_ranks =
+            name == "double-ring" || name == "merge" || name == "joined-merge" || name == "seen";
         if (!combinations.take(!looks_at_each_pair_of_ranks && suits(algorithm, ranks))) continue;
         const auto c = exact_case("causal", "zigzag", std::int64_t{ranks} * 64, ranks);
         for (const auto pass : passes) {
@@ -266,7 +267,7 @@ BOOST_AUTO_TEST_CASE(a_stream_of_16384_ranks_does_not_grow) {
 // suits() calls a schedule unsuitable if it cannot be made; so this says when it may refuse. Written by hand, because
 // what a registry said of itself would judge nothing; a new schedule is not asked for.
 BOOST_AUTO_TEST_CASE(schedules_refuse_ranks_and_heads_that_do_not_divide_and_no_others) {
-    const std::set<std::string> of_any_ranks{"all-gather", "bidirectional", "joined-ring", "merge",
+    const std::set<std::string> of_any_ranks{"all-gather", "bidirectional", "joined-ring", "joined-merge", "merge",
                                              "pass-q",     "pull",          "ring",        "seen"};
     for (const auto& [name, entry] : schedules().entries())
         for (const auto& algorithm : entry.examples)

@@ -44,6 +44,53 @@ BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the
                boost::test_tools::tolerance(1e-6));
 }
 
+// Rank 1 owns the row. Rank 0 has it after 3 us, while its launch begins, and sends its result back in 3 us more; the
+// merge is in the launch, too. By `merge` rank 0 begins its launch when it has the row, and the merge is one more.
+BOOST_AUTO_TEST_CASE(a_pass_that_is_one_launch_pays_for_one) {
+    ringlab::layouts::Problem problem{.tokens = 2048, .query_heads = 8, .kv_heads = 4, .head_dim = 128};
+    problem.queries = {{2047, 2048}};
+    const auto makespan = [&](const std::string& algorithm, const Machine& machine) {
+        const auto schedule =
+            ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", 2048),
+                                            ringlab::layouts::make_layout("contiguous", 2048, 2), {algorithm});
+        return ringlab::layouts::to_seconds(ringlab::sim::simulate(*schedule, machine).makespan);
+    };
+    Machine machine;
+    machine.sms = 8;
+    machine.split_kv = {.rows = 16, .launch_seconds = 10e-6, .bytes_per_second = 4e12};
+    machine.inside_host.latency_seconds = 3e-6;
+    machine.accumulate_launch_seconds = 5e-6;
+    machine.transfer_issue_seconds = 2e-6;
+    const double reading = 4. * 1024 * 2 * 128 * 2 / 4e12;
+    const auto close = boost::test_tools::tolerance(1e-6);
+    BOOST_TEST(makespan("joined-merge", machine) == 10e-6 + reading + 3e-6, close);
+    machine.transfer_issue_seconds = 0;
+    BOOST_TEST(makespan("merge", machine) == 3e-6 + 10e-6 + reading + 3e-6 + 5e-6, close);
+    // Kernels that carry messages cannot store in a peer's memory.
+    machine.inside_host.carrier = LinkCost::Carrier::kernels;
+    BOOST_TEST(makespan("joined-merge", machine) == makespan("merge", machine), close);
+}
+
+// Eight sequences of 256 tokens with one row each: eight row groups of one kv head, each of which reads 256 keys.
+BOOST_AUTO_TEST_CASE(row_groups_of_a_batch_read_the_keys_of_their_own_sequences) {
+    ringlab::layouts::Problem problem{.tokens = 2048, .query_heads = 16, .kv_heads = 1, .head_dim = 128};
+    std::string mask = "causal+documents:256";
+    for (int sequence = 0; sequence < 8; ++sequence) {
+        problem.queries.push_back({256 * sequence + 255, 256 * sequence + 256});
+        if (sequence > 0) mask += ",256";
+    }
+    const auto schedule =
+        ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask(mask, 2048),
+                                        ringlab::layouts::make_layout("contiguous", 2048, 1), {"ring"});
+    Machine machine;
+    machine.sms = 4;
+    machine.split_kv = {.rows = 16, .launch_seconds = 0, .bytes_per_second = 1e15, .block_bytes_per_second = 1e9};
+    auto ops = schedule->ops(0);
+    const double bytes_of_sequence = 256. * 2 * 128 * 2;
+    BOOST_TEST(ringlab::sim::split_kv_seconds(*schedule, *ops.next(), machine) == 2 * bytes_of_sequence / 1e9,
+               boost::test_tools::tolerance(1e-12));
+}
+
 // What a decoded token took on one H200, by the figures in gpu/kernels/README.md that the machine file is made of.
 BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
     const auto machine = ringlab::sim::load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/4xh200_calibrated.toml");

@@ -1,5 +1,6 @@
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/common/clusters.hpp"
 #include "gpu/kernels/common/dim_classes.hpp"
 #include "gpu/kernels/hopper/backward/backward_config.hpp"
 #include "gpu/kernels/hopper/forward/forward_config.hpp"
@@ -8,10 +9,12 @@
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
 #include "gpu/kernels/hopper/split_kv/split_kv_config.hpp"
 #include "gpu/kernels/launch_params.hpp"
+#include "gpu/kernels/merging.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ringlab::gpu::hopper {
@@ -25,22 +28,110 @@ void require_no_dropout(const AttendShape& shape) {
             text_of(shape.dropout));
 }
 
-bool splits_kv(const WorkListOptions& options, std::int64_t query_tokens) {
-    return options.pass == Pass::forward && query_tokens <= most_split_kv_rows;
+constexpr std::int64_t most_row_groups = std::int64_t{1} << 24;  // times up to 8 thread blocks are a grid
+
+bool splits_kv(const WorkListOptions& options, const WorkListRows& rows) {
+    const bool is_batch =
+        rows.tokens <= most_split_kv_tokens && rows.per_key <= static_cast<double>(most_split_kv_rows);
+    return options.pass == Pass::forward && (rows.tokens <= most_split_kv_rows || is_batch);
+}
+
+void require_chunks(const Input& tensor, const char* name) {
+    require(tensor.chunks_fit,
+            "{} at {} with strides {}, {}, {} (batch, token, head): the hopper kernels need data and strides in "
+            "multiples of 16 bytes; make the work list for the portable family",
+            name, tensor.data, tensor.strides.batch, tensor.strides.token, tensor.strides.head);
+}
+
+std::int64_t row_groups_of(std::int64_t items, const WorkList& list, const AttendShape& shape) {
+    return items * shape.batch * shape.kv_heads * row_groups_of_tile(list.tile_tokens(), shape.query_heads_per_kv_head);
+}
+
+/// The first `work.count` work tiles of a list.
+SplitKvRows split_kv_rows(const Input& q, const WorkList& list, const Items& work, const AttendShape& shape) {
+    require_chunks(q, "q");
+    const auto row_groups = row_groups_of(work.count, list, shape);
+    require(row_groups <= most_row_groups, "{} row groups of all heads are more than the {} of a launch", row_groups,
+            most_row_groups);
+    return {.q = q,
+            .bounds = reinterpret_cast<const int4*>(list.rows().device()),
+            .tokens = static_cast<int>(list.rows().tokens()),
+            .tile_tokens = list.tile_tokens(),
+            .row_groups = static_cast<int>(row_groups),
+            .work = work};
 }
 
 void attend_by_split_kv(const ForwardParams& params, const WorkList& work, const AttendShape& shape,
                         cudaStream_t stream) {
-    for (const auto& [tensor, name] : {std::pair(&params.q, "q"), std::pair(&params.k, "k"), std::pair(&params.v, "v")})
-        require(tensor->chunks_fit,
-                "{} at {} with strides {}, {}, {} (batch, token, head): the hopper kernels need data and strides in "
-                "multiples of 16 bytes; make the work list for the portable family",
-                name, tensor->data, tensor->strides.batch, tensor->strides.token, tensor->strides.head);
-    const auto row_groups =
-        shape.batch * shape.kv_heads * split_kv_row_groups(work.rows().tokens(), shape.query_heads_per_kv_head);
-    const int blocks = blocks_per_row_group(row_groups, work.tiles().longest());
+    require_chunks(params.k, "k");
+    require_chunks(params.v, "v");
+    const SplitKvLaunch launch{params, split_kv_rows(params.q, work, params.work, shape)};
+    const int blocks = blocks_per_row_group(launch.rows.row_groups, work.tiles().longest());
     for_dim_class(dim_class(shape.head_dim, shape.value_dim),
-                  [&]<DimClass dims>() { launch_split_kv<dims>(params, blocks, shape.dtype, stream); });
+                  [&]<DimClass dims>() { launch_split_kv<dims>(launch, blocks, shape.dtype, stream); });
+}
+
+MergingLaunch make_merging_launch(const MergingArgs& args) {
+    const auto& shape = args.shape;
+    require(args.work || !args.others.empty(), "a launch without rows");
+    for (const auto count : {args.messages.size(), args.others.size(), args.arriving.size()})
+        require(count <= MergingLaunch::most_peers, "a launch with {} peers; at most {}", count,
+                MergingLaunch::most_peers);
+    const auto items_of = [&](const WorkList& work) {
+        require(work.splits_kv(), "a launch that merges needs work lists that split the keys");
+        return launch_items(work.tiles(), work.tiles().items());
+    };
+    const auto& any = args.work ? *args.work : *args.others.front().work;
+    const ForwardArgs own{.shape = shape,
+                          .q = args.work ? args.q : args.others.front().q,
+                          .k = args.k,
+                          .v = args.v,
+                          .result = args.result};
+    MergingLaunch launch{.forward = forward_params(own, geometry(shape, any, Pass::forward), items_of(any)),
+                         .rows = {},
+                         .messages = {},
+                         .others = {},
+                         .results = {},
+                         .message_count = static_cast<int>(args.messages.size()),
+                         .other_count = static_cast<int>(args.others.size()),
+                         .result_count = static_cast<int>(args.arriving.size()),
+                         .number = args.number,
+                         .late = args.late,
+                         .reported = args.reported,
+                         .most_nanoseconds = static_cast<std::uint64_t>(args.most_wait.count())};
+    require_chunks(launch.forward.k, "k");
+    require_chunks(launch.forward.v, "v");
+    if (args.work) launch.rows = split_kv_rows(launch.forward.q, *args.work, launch.forward.work, shape);
+    for (std::size_t i = 0; i < args.messages.size(); ++i) {
+        const auto& [from, to, bytes, rows, from_pitch, to_pitch, flag] = args.messages[i];
+        const auto addresses = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to);
+        constexpr std::size_t chunk = 16;
+        require((addresses | bytes | from_pitch | to_pitch) % chunk == 0,
+                "rows of {} bytes at {} for a peer's {}, pitches {} and {}: all must be multiples of 16 bytes", bytes,
+                static_cast<const void*>(from), static_cast<const void*>(to), from_pitch, to_pitch);
+        launch.messages[i] = {.from = from,
+                              .to = to,
+                              .bytes = static_cast<std::int64_t>(bytes),
+                              .rows = static_cast<std::int64_t>(rows),
+                              .from_pitch = static_cast<std::int64_t>(from_pitch),
+                              .to_pitch = static_cast<std::int64_t>(to_pitch),
+                              .flag = flag};
+    }
+    for (std::size_t i = 0; i < args.others.size(); ++i) {
+        const auto& other = args.others[i];
+        launch.others[i] = {.rows = split_kv_rows(input(other.q, shape.dtype, shape.head_dim, "q"), *other.work,
+                                                  items_of(*other.work), shape),
+                            .rows_flag = other.rows_flag,
+                            .o = elements(other.o, "a peer's o"),
+                            .lse = row_values(other.lse, "a peer's lse"),
+                            .result_flag = other.result_flag,
+                            .row_groups_done = other.row_groups_done};
+    }
+    for (std::size_t i = 0; i < args.arriving.size(); ++i)
+        launch.results[i] = {.o = elements(args.arriving[i].o, "an arriving o"),
+                             .lse = row_values(args.arriving[i].lse, "an arriving lse"),
+                             .flag = args.arriving[i].flag};
+    return launch;
 }
 
 /// sm_90a: bulk copies (TMA) and warpgroup products (WGMMA). Data and strides must be multiples of 16 bytes.
@@ -72,10 +163,15 @@ public:
         return tiles;
     }
 
-    WorkListPlan plan(const WorkListOptions& options, std::int64_t query_tokens) const override {
+    WorkListPlan plan(const WorkListOptions& options, const WorkListRows& rows) const override {
         constexpr std::size_t counters = 16;  // launches that may run at the same time
         const auto dims = dim_class(options.head_dim, options.value_dim);
-        return {.tile = splits_kv(options, query_tokens) ? tile_of<SplitKvConfig>(dims) : tile(options.pass, dims),
+        if (splits_kv(options, rows)) {
+            auto tile = tile_of<SplitKvConfig>(dims);
+            tile.rows = static_cast<int>(split_kv_tile_tokens(options.query_heads_per_kv_head));
+            return {.tile = tile, .splits_kv = true};
+        }
+        return {.tile = tile(options.pass, dims),
                 .with_semaphores = options.pass == Pass::backward && options.deterministic,
                 .grouped = options.pass == Pass::backward && !options.deterministic,
                 .counters = counters};
@@ -87,7 +183,7 @@ public:
         // A first or last block writes every row, also rows that see nothing of it.
         const auto count = args.first || args.last ? tiles.items() : tiles.busy_items();
         const auto params = forward_params(args, geometry(shape, work, Pass::forward), launch_items(tiles, count));
-        if (splits_kv(work.options(), work.rows().tokens())) return attend_by_split_kv(params, work, shape, stream);
+        if (work.splits_kv()) return attend_by_split_kv(params, work, shape, stream);
         enqueue(make_forward_launch(args, work, params), shape, stream);
     }
 
@@ -100,6 +196,32 @@ public:
                                           std::span<const FusedBlock> blocks,
                                           const FusedOptions& options) const override {
         return std::make_unique<HopperFusedWork>(mask, std::move(rows), blocks, options);
+    }
+
+    bool can_merge(const AttendShape& shape, std::span<const WorkList* const> work, std::size_t peers,
+                   int ranks_on_device) const override {
+        if (peers > MergingLaunch::most_peers) return false;
+        std::int64_t row_groups = 0;
+        for (const auto* list : work) {
+            if (!list->splits_kv()) return false;
+            row_groups += row_groups_of(list->tiles().items(), *list, shape);
+        }
+        return ranks_on_device == 1 || row_groups * ranks_on_device <= sms_of_device();
+    }
+    void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const override {
+        const auto& shape = args.shape;
+        require_no_dropout(shape);
+        const auto launch = make_merging_launch(args);
+        std::int64_t row_groups = launch.rows.row_groups, longest = args.work ? args.work->tiles().longest() : 0;
+        for (std::size_t i = 0; i < args.others.size(); ++i) {
+            row_groups += launch.others[i].rows.row_groups;
+            longest = std::max(longest, args.others[i].work->tiles().longest());
+        }
+        // On a shared device at most half of the SMs in clusters, which do not fit everywhere.
+        const bool few = 4 * row_groups * args.ranks_on_device <= sms_of_device();
+        const int blocks = args.ranks_on_device == 1 ? blocks_per_row_group(row_groups, longest) : few ? 2 : 1;
+        for_dim_class(dim_class(shape.head_dim, shape.value_dim),
+                      [&]<DimClass dims>() { launch_split_kv<dims>(launch, blocks, shape.dtype, stream); });
     }
 
 private:

@@ -42,7 +42,7 @@ public:
         return {pass == Pass::backward, tile(pass, head_dim, value_dim)};
     }
 
-    WorkListPlan plan(const WorkListOptions& options, std::int64_t) const override {
+    WorkListPlan plan(const WorkListOptions& options, const WorkListRows&) const override {
         WorkListPlan plan{.tile = tile(options.pass, options.head_dim, options.value_dim)};
         if (options.pass == Pass::backward && options.deterministic)
             plan.query_tile = tile_of<QueryGradientConfig>(

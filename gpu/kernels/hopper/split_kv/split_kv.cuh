@@ -3,14 +3,20 @@
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/hopper/ptx/cluster.cuh"
+#include "gpu/kernels/hopper/split_kv/exchange.cuh"
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
 #include "gpu/kernels/hopper/split_kv/split_kv_config.hpp"
+
+#include <type_traits>
 
 // Few query rows over many keys (decoding): there is little to compute, and the time is that of reading K and V once at
 // the memory's rate. So the thread blocks of a cluster split the keys of a kv head, and the warps of a block split its
 // share: each warp processes 16 keys at a time, independently of the others. The rows are those of all query heads that
 // read the kv head, 16 of them in a row group. At the end the warps of a block merge their (o, m, l) in shared memory,
 // and the blocks of a cluster in distributed shared memory, where a carry counts as one more partial result.
+//
+// A MergingLaunch does a rank's whole pass, see MergingArgs: its first row groups are of other ranks' rows. At the end
+// of the own rows each peer's result counts as one more partial result, in a fixed order.
 
 namespace ringlab::gpu::hopper {
 
@@ -35,10 +41,11 @@ struct GroupRow {
     bool exists;
 };
 
-template <class T, DimClass dims>
+template <class T, DimClass dims, class Launch>
 __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
-    split_kv_kernel(const __grid_constant__ ForwardParams params) {
+    split_kv_kernel(const __grid_constant__ Launch launch) {
     using namespace device;
+    constexpr bool merges = std::is_same_v<Launch, MergingLaunch>;
     using Config = SplitKvConfig<dims>;
     constexpr int rows = Config::rows, warps = Config::warps, threads = warps * 32, o_tiles = Config::value / 8;
     constexpr int k_bytes = Config::warp_keys * Config::head * 2, v_bytes = Config::warp_keys * Config::value * 2;
@@ -49,24 +56,38 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     __shared__ float block_m[rows], block_l[rows];               // what other blocks of the cluster read
     __shared__ float weight[9][rows], all_m[rows], all_l[rows];  // of each block, and of the carry
 
+    const ForwardParams& params = launch.forward;
     const Geometry& geometry = params.geometry;
     const int blocks = blocks_of_cluster(), block = block_of_cluster();
-    const int groups = (geometry.query_tokens * geometry.group + rows - 1) / rows;  // of a kv head
+    int group = static_cast<int>(blockIdx.x) / blocks;
+    int other = 0;  // which rank's rows
+    bool own = true;
+    if constexpr (merges) {
+        send_rows(launch);
+        while (other < launch.other_count && group >= launch.others[other].rows.row_groups)
+            group -= launch.others[other++].rows.row_groups;
+        own = other == launch.other_count;
+    }
+    const SplitKvRows& source = [&]() -> const SplitKvRows& {
+        if constexpr (merges)
+            if (!own) return launch.others[other].rows;
+        return launch.rows;
+    }();
     const int kv_heads = geometry.query_heads / geometry.group;
-    const int group = static_cast<int>(blockIdx.x) / blocks;
-    const int kv_head = group / groups % kv_heads, batch = group / groups / kv_heads;
+    const int groups = (source.tile_tokens * geometry.group + rows - 1) / rows;  // of a work tile and kv head
+    const int kv_head = group / groups % kv_heads, batch = group / groups / kv_heads % geometry.batch;
+    const int4 item = source.work.items[group / groups / kv_heads / geometry.batch];
     const auto row_of_group = [&](int row) {
-        const int index = group % groups * rows + row;
-        return GroupRow{index / geometry.group, kv_head * geometry.group + index % geometry.group,
-                        index < geometry.query_tokens * geometry.group};
+        const int index = group % groups * rows + row, token = item.x * source.tile_tokens + index / geometry.group;
+        return GroupRow{token, kv_head * geometry.group + index % geometry.group,
+                        index < source.tile_tokens * geometry.group && token < source.tokens};
     };
     const auto k = head_rows<T>(params.k, batch, kv_head, geometry.key_tokens);
     const auto v = head_rows<T>(params.v, batch, kv_head, geometry.key_tokens);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
     // 1. This warp's keys of this block's tiles, `stages` loads of them in flight.
-    const int4 item = params.work.items[0];
-    const int* const entries = params.work.entries;
+    const int* const entries = source.work.entries;
     const std::uint32_t stages = shared_address(shared) + warp * Config::stages * stage_bytes;
     const auto first_key = [&](int entry) { return (entry >> 1) * Config::keys + warp * Config::warp_keys; };
     const auto load = [&](int entry, int stage) {
@@ -80,22 +101,25 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         commit_copies();
     }
 
+    if constexpr (merges)
+        if (!own) await_rows(launch, other);
+
     // Rows lane / 4 and lane / 4 + 8 of Q are this thread's, as operands of products.
     std::uint32_t q[Config::head / 16][4];
     int4 bounds[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const auto row = row_of_group(lane / 4 + 8 * r);
-        bounds[r] = row.exists ? __ldg(geometry.row_bounds + row.token) : int4{};
-        const T* const data = static_cast<const T*>(params.q.data) +
-                              (row.exists ? row_index(params.q.strides, batch, row.token, row.head) : 0);
+        bounds[r] = row.exists ? __ldg(source.bounds + row.token) : int4{};
+        const T* const data = static_cast<const T*>(source.q.data) +
+                              (row.exists ? row_index(source.q.strides, batch, row.token, row.head) : 0);
 #pragma unroll
         for (int patch = 0; patch < Config::head / 16; ++patch)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int column = 16 * patch + 8 * half + 2 * (lane % 4);
                 q[patch][2 * half + r] =
-                    row.exists && column < params.q.dim ? *reinterpret_cast<const std::uint32_t*>(data + column) : 0u;
+                    row.exists && column < source.q.dim ? *reinterpret_cast<const std::uint32_t*>(data + column) : 0u;
             }
     }
 
@@ -223,17 +247,34 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
 
     // 3. The blocks' results become the rows'. Each block merges its share of the columns.
     sync_cluster();
+    if constexpr (merges)
+        if (own) await_results(launch);
+    const int results = [&] {
+        if constexpr (merges)
+            if (own) return launch.result_count;
+        return 0;
+    }();
+    constexpr float log2_e = 1.4426950408889634f;
+    // A peer's result is normalised: its l is 1, and its m is lse in units of log2.
+    const auto peer_m = [&](int peer, const GroupRow& at) {
+        if constexpr (merges)
+            return value_of(launch.results[peer].lse, batch, at.token, at.head) * log2_e;
+        else
+            return minus_infinity();
+    };
     if (threadIdx.x < rows) {
         const int row = static_cast<int>(threadIdx.x);
         const auto at = row_of_group(row);
-        const auto of_block = [&](const float* value, int other) {
-            return load_of_block(shared_of_block(shared_address(value), other));
+        const auto of_block = [&](const float* value, int from) {
+            return load_of_block(shared_of_block(shared_address(value), from));
         };
         const bool carried = !params.first && at.exists;
         const float carry_m = carried ? value_of(params.carry_m, batch, at.token, at.head) : minus_infinity();
         const float carry_l = carried ? value_of(params.carry_l, batch, at.token, at.head) : 0.0f;
+        const int peers = at.exists ? results : 0;
         float largest = carry_m;
         for (int b = 0; b < blocks; ++b) largest = fmaxf(largest, of_block(&block_m[row], b));
+        for (int p = 0; p < peers; ++p) largest = fmaxf(largest, peer_m(p, at));
         const float offset = offset_of(largest);
         weight[8][row] = exp2_fast(carry_m - offset);
         float sum = weight[8][row] * carry_l;
@@ -241,6 +282,7 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
             weight[b][row] = exp2_fast(of_block(&block_m[row], b) - offset);
             sum += weight[b][row] * of_block(&block_l[row], b);
         }
+        for (int p = 0; p < peers; ++p) sum += exp2_fast(peer_m(p, at) - offset);
         all_m[row] = largest;
         all_l[row] = sum;
     }
@@ -251,54 +293,74 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         const auto at = row_of_group(row);
         if (!at.exists || column >= params.v.dim) continue;
         float2 sum = make_float2(0, 0);
+        const auto add = [&](float share, float2 some) {
+            sum.x += share * some.x;
+            sum.y += share * some.y;
+        };
         for (int b = 0; b < blocks; ++b) {
             const auto from = shared_of_block(shared_address(sums + row * Config::value + column), b);
-            sum.x += weight[b][row] * load_of_block(from);
-            sum.y += weight[b][row] * load_of_block(from + 4);
+            add(weight[b][row], make_float2(load_of_block(from), load_of_block(from + 4)));
         }
         const int count = params.v.dim - column;
-        if (!params.first) {
-            const auto index = row_index(params.carry_o.strides, batch, at.token, at.head) + column;
-            const float2 carried = load_pair(params.carry_o, index, count);
-            sum.x += weight[8][row] * carried.x;
-            sum.y += weight[8][row] * carried.y;
+        const auto index_in = [&](const Elements& tensor) {
+            return row_index(tensor.strides, batch, at.token, at.head) + column;
+        };
+        const float inverse = all_l[row] > 0 ? 1.0f / all_l[row] : 0.0f;
+        if constexpr (merges) {
+            for (int p = 0; p < results; ++p) {
+                const auto& o = launch.results[p].o;
+                add(exp2_fast(peer_m(p, at) - offset_of(all_m[row])), load_pair(o, index_in(o), count));
+            }
+            if (!own) {
+                const auto& o = launch.others[other].o;
+                store_pair(o, index_in(o), sum.x * inverse, sum.y * inverse, count);
+                continue;
+            }
         }
+        if (!params.first) add(weight[8][row], load_pair(params.carry_o, index_in(params.carry_o), count));
         if (!params.last) {
-            store_pair(params.carry_o, row_index(params.carry_o.strides, batch, at.token, at.head) + column, sum.x,
-                       sum.y, count);
+            store_pair(params.carry_o, index_in(params.carry_o), sum.x, sum.y, count);
             continue;
         }
-        const float inverse = all_l[row] > 0 ? 1.0f / all_l[row] : 0.0f;
         for (const Elements& result : {params.o, params.o_rounded})
-            if (result.data)
-                store_pair(result, row_index(result.strides, batch, at.token, at.head) + column, sum.x * inverse,
-                           sum.y * inverse, count);
+            if (result.data) store_pair(result, index_in(result), sum.x * inverse, sum.y * inverse, count);
     }
+    const auto store_statistics = [&] {
+        const int row = static_cast<int>(threadIdx.x);
+        if (block != 0 || row >= rows) return;
+        const auto at = row_of_group(row);
+        if (!at.exists) return;
+        const RowValues* lse = &params.lse;
+        if constexpr (merges)
+            if (!own) lse = &launch.others[other].lse;
+        if (!params.last) {
+            value_of(params.carry_m, batch, at.token, at.head) = all_m[row];
+            value_of(params.carry_l, batch, at.token, at.head) = all_l[row];
+        } else if (lse->data) {
+            value_of(*lse, batch, at.token, at.head) = natural_lse(all_m[row], all_l[row]);
+        }
+    };
+    if constexpr (merges) store_statistics();
     sync_cluster();  // nobody reads another block's shared memory, or the carry's m and l, any more
-    if (block != 0 || threadIdx.x >= rows) return;
-    const int row = static_cast<int>(threadIdx.x);
-    const auto at = row_of_group(row);
-    if (!at.exists) return;
-    if (!params.last) {
-        value_of(params.carry_m, batch, at.token, at.head) = all_m[row];
-        value_of(params.carry_l, batch, at.token, at.head) = all_l[row];
-    } else if (params.lse.data) {
-        value_of(params.lse, batch, at.token, at.head) = natural_lse(all_m[row], all_l[row]);
+    if constexpr (merges) {
+        if (!own && block == 0 && threadIdx.x == 0) end_row_group(launch, other);
+    } else {
+        store_statistics();
     }
 }
 
-template <DimClass dims>
-void launch_split_kv(const ForwardParams& params, int blocks, DType dtype, cudaStream_t stream) {
+template <DimClass dims, class Launch>
+void launch_split_kv(const Launch& launch, int blocks, DType dtype, cudaStream_t stream) {
     using Config = SplitKvConfig<dims>;
     constexpr int shared_bytes =
         Config::warps * Config::stages * Config::warp_keys * (Config::head + Config::value) * 2;
-    const auto& geometry = params.geometry;
-    const auto kv_heads = geometry.query_heads / geometry.group;
-    const auto row_groups = geometry.batch * kv_heads * split_kv_row_groups(geometry.query_tokens, geometry.group);
-    if (params.work.count == 0 || row_groups == 0) return;
-    launch_in_clusters(dtype == DType::bf16 ? split_kv_kernel<__nv_bfloat16, dims> : split_kv_kernel<__half, dims>,
-                       "split-KV forward kernel", static_cast<int>(row_groups), blocks, Config::warps * 32,
-                       shared_bytes, params, stream);
+    int row_groups = launch.rows.row_groups;
+    if constexpr (std::is_same_v<Launch, MergingLaunch>)
+        for (int i = 0; i < launch.other_count; ++i) row_groups += launch.others[i].rows.row_groups;
+    if (row_groups == 0) return;
+    launch_in_clusters(
+        dtype == DType::bf16 ? split_kv_kernel<__nv_bfloat16, dims, Launch> : split_kv_kernel<__half, dims, Launch>,
+        "split-KV forward kernel", row_groups, blocks, Config::warps * 32, shared_bytes, launch, stream);
 }
 
 }  // namespace ringlab::gpu::hopper

@@ -6,18 +6,80 @@
 
 namespace ringlab::gpu::hopper {
 
-/// Most query tokens of a rank for this kernel. A row group is this many rows (query tokens and heads) of a kv head.
-constexpr std::int64_t most_split_kv_rows = 16;
+/// Most query tokens of a rank for this kernel. Of a batch of sequences: most that see a key on average, and most of
+/// all (4 of each of 64 sequences).
+constexpr std::int64_t most_split_kv_rows = 16, most_split_kv_tokens = 256;
 
-/// The forward kernel for params.work of at most one item, which holds all query tokens. Data and strides of tensors
-/// must be multiples of 16 bytes. `blocks` thread blocks (1, 2, 4 or 8) split the key tiles of each row group.
-template <DimClass dims>
-void launch_split_kv(const ForwardParams& params, int blocks, DType dtype, cudaStream_t stream);
+/// A row group is this many rows (query tokens and heads) of a kv head: those of one product.
+constexpr std::int64_t split_kv_group_rows = 16;
 
-/// Row groups of a kv head. Each reads all of its keys.
-constexpr std::int64_t split_kv_row_groups(std::int64_t tokens, std::int64_t group) {
-    return (tokens * group + most_split_kv_rows - 1) / most_split_kv_rows;
+/// Query tokens of a work tile: as many as a row group has, or one if that has more query heads.
+constexpr std::int64_t split_kv_tile_tokens(std::int64_t query_heads_per_kv_head) {
+    return query_heads_per_kv_head > split_kv_group_rows ? 1 : split_kv_group_rows / query_heads_per_kv_head;
 }
+
+/// Row groups of a work tile, for each kv head. Each reads all keys of the tile.
+constexpr std::int64_t row_groups_of_tile(std::int64_t tile_tokens, std::int64_t query_heads_per_kv_head) {
+    return (tile_tokens * query_heads_per_kv_head + split_kv_group_rows - 1) / split_kv_group_rows;
+}
+
+/// Query rows of one rank, and the key tiles that they see.
+struct SplitKvRows {
+    Input q;
+    const int4* bounds;  // of each token, as Geometry::row_bounds
+    int tokens;
+    int tile_tokens;  // of a work tile
+    int row_groups;   // of all work tiles, heads and batch elements
+    Items work;
+};
+
+struct SplitKvLaunch {
+    ForwardParams forward;  // its own q and work are not used
+    SplitKvRows rows;
+};
+
+/// The same, with rows of other ranks: see MergingArgs.
+struct MergingLaunch {
+    static constexpr int most_peers = 7;
+
+    /// Own rows for a peer: `rows` pieces of `bytes` bytes.
+    struct Message {
+        const char* from;
+        char* to;
+        std::int64_t bytes, rows, from_pitch, to_pitch;
+        std::uint32_t* flag;
+    };
+    struct Other {
+        SplitKvRows rows;
+        const std::uint32_t* rows_flag;
+        Elements o;
+        RowValues lse;
+        std::uint32_t* result_flag;
+        std::uint32_t* row_groups_done;
+    };
+    struct Result {
+        Elements o;
+        RowValues lse;
+        const std::uint32_t* flag;
+    };
+
+    ForwardParams forward;  // of the own rows, first and last
+    SplitKvRows rows;
+    Message messages[most_peers];
+    Other others[most_peers];
+    Result results[most_peers];
+    int message_count, other_count, result_count;
+    std::uint32_t number;  // of the launch: the value of all flags
+    std::uint32_t* late;
+    std::uint32_t* reported;
+    std::uint64_t most_nanoseconds;
+};
+static_assert(sizeof(MergingLaunch) <= 4096, "parameters of a kernel");
+
+/// The forward kernel for launch.rows. Data and strides of tensors must be multiples of 16 bytes. `blocks` thread
+/// blocks (1, 2, 4 or 8) split the key tiles of each row group.
+template <DimClass dims, class Launch>
+void launch_split_kv(const Launch& launch, int blocks, DType dtype, cudaStream_t stream);
 
 /// Thread blocks per row group that make a launch shortest on the current device: `row_groups` of `entries` key tiles.
 int blocks_per_row_group(std::int64_t row_groups, std::int64_t entries);

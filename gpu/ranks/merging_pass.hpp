@@ -1,0 +1,77 @@
+#pragma once
+
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/kernels/merging.hpp"
+#include "gpu/ranks/rank_memory.hpp"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// A rank's pass of a schedule with is_one_launch(), as one launch: see MergingArgs. Its flags are the arrival flags of
+/// the messages.
+class MergingPass {
+public:
+    /// Finds the work list of an attend of `rows` to the rank's own keys.
+    using FindWorkList = std::function<const WorkList&(const layouts::Part& rows)>;
+
+    struct Options {
+        const KernelFamily& family;
+        std::chrono::nanoseconds most_wait;  ///< longest time that a launch waits for a peer
+        int ranks_on_device = 1;             ///< see MergingArgs
+    };
+
+    /// `maps`: those of all ranks of the ring. What is passed must outlive it.
+    MergingPass(const layouts::Schedule& schedule, const layouts::Program& program, int rank, const PassMemory& memory,
+                std::vector<SlotMap> maps, const FindWorkList& work_list, const Options& options);
+    ~MergingPass();
+    MergingPass(const MergingPass&) = delete;
+    MergingPass& operator=(const MergingPass&) = delete;
+
+    /// Whether this rank can run the pass in one launch. Then it does if all ranks can, and call connect().
+    bool is_possible() const { return is_possible_; }
+    /// `memory_of`: where this device finds the exchange memory of each rank of the ring.
+    void connect(const std::function<char*(int)>& memory_of);
+    bool is_connected() const { return is_connected_; }
+
+    /// `result`: of the own rows. `number`: of the pass.
+    void launch(std::uint32_t number, const ForwardResult& result, cudaStream_t stream);
+
+    /// Throws Error if a launch has waited too long for a peer.
+    void require_arrived() const;
+    /// After a failure: a running launch waits no longer, and reads whatever is there.
+    void give_up() noexcept;
+
+private:
+    using Code = std::vector<layouts::Instruction>;
+    const Code& code(int rank) const { return program_.ranks[static_cast<std::size_t>(rank)].code; }
+    std::size_t other_of(int block) const;
+    std::vector<Piece> pieces(const layouts::Instruction& message) const;
+    /// Where a field of a message that this rank sends arrives.
+    Field field_at_peer(const layouts::Instruction& send, std::size_t field) const;
+
+    const layouts::Schedule& schedule_;
+    const layouts::Program& program_;
+    const int rank_;
+    const PassMemory& memory_;
+    const std::vector<SlotMap> maps_;
+    const AttendShape shape_;
+    const Options options_;
+    bool is_possible_ = false, is_connected_ = false;
+
+    const WorkList* own_work_ = nullptr;
+    std::vector<RowsMessage> messages_;
+    std::vector<OtherRows> others_;  // in the order of the attends
+    std::vector<ArrivingResult> arriving_;
+    // The instructions that receive others_ and arriving_, and the blocks of the former.
+    std::vector<std::size_t> rows_received_, results_received_;
+    std::vector<int> other_blocks_;
+
+    DeviceBuffer counters_, late_;
+    std::uint32_t* reported_ = nullptr;  // in host memory that the device sees
+    Stream other_stream_;
+};
+
+}  // namespace ringlab::gpu

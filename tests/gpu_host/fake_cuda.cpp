@@ -97,7 +97,8 @@ std::set<FakeStream*> streams;  // under the mutex
 FakeStream& of(cudaStream_t stream) { return *reinterpret_cast<FakeStream*>(stream); }
 std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<std::shared_ptr<EventState>*>(event); }
 
-std::atomic<int> slow_device = -1;
+std::atomic<int> slow_device = -1, limited_device = -1;
+std::atomic<std::size_t> most_bytes = 0;
 
 /// On a stream, or at once where there is none.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -169,6 +170,7 @@ const char* cudaGetErrorString(cudaError_t) { return "of the fake runtime"; }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+    if (current_device == limited_device && bytes > most_bytes) return cudaErrorMemoryAllocation;
     *memory = std::malloc(bytes);
     return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -306,6 +308,10 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 namespace ringlab::tests {
 
 void slow_down_copies(int device) { slow_device = device; }
+void limit_allocations(int device, std::size_t bytes) {
+    most_bytes = bytes;
+    limited_device = device;
+}
 
 }  // namespace ringlab::tests
 

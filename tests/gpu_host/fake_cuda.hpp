@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cstddef>
+
 namespace ringlab::tests {
 
 /// From now on every copy on a stream of this device lasts some milliseconds; -1: of none. So what others do meanwhile
 /// to the memory that it reads and writes shows.
 void slow_down_copies(int device);
+
+/// From now on no allocation on this device may be larger; -1: on none.
+void limit_allocations(int device, std::size_t bytes = 0);
 
 }  // namespace ringlab::tests

@@ -208,6 +208,43 @@ BOOST_AUTO_TEST_CASE(a_larger_plan_makes_the_memory_grow_and_earlier_plans_go_on
     BOOST_TEST(wrong == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_plan_for_which_one_rank_has_no_memory_is_refused_by_all_and_earlier_plans_go_on) {
+    constexpr int ranks = 2;
+    const auto threads = make_thread_team(ranks);
+    std::atomic<int> wrong = 0;
+    std::array<std::string, ranks> said;
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        std::array<Seen, 2> seen;
+        const auto small = make_plan(ring, ranks, "ring");
+        take_a_step(ring, small, tensors, caller, seen[0]);
+        const auto held = ring.held().device;
+        threads->barrier(member, std::chrono::seconds(20));
+        tests::limit_allocations(1, static_cast<std::size_t>(held));
+        try {
+            make_plan(ring, ranks, "ring", "full", 400 * tokens);
+        } catch (const Error& error) {
+            said.at(static_cast<std::size_t>(member)) = error.what();
+        }
+        wrong += ring.held().device != held;
+        wrong += ring.is_broken();
+        take_a_step(ring, small, tensors, caller, seen[1]);
+        caller.synchronize();
+        ring.disconnect();
+        for (const auto& step : seen) wrong += step != Seen{};
+    });
+    tests::limit_allocations(-1);
+    BOOST_TEST(wrong == 0);
+    BOOST_TEST(said[0].starts_with("rank 1 cannot: no device memory"), said[0]);
+    BOOST_TEST(said[1].starts_with("no device memory"), said[1]);
+}
+
 // What a step with shapes that were seen asks of the caller's memory was there before.
 BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
     constexpr int ranks = 2;

@@ -122,6 +122,19 @@ BOOST_DATA_TEST_CASE(passes_in_one_launch_agree_with_the_reference,
     }
 }
 
+// 40 sequences of 24 tokens with 2 rows each: more rows than a work list of the split-KV kernel has otherwise.
+BOOST_DATA_TEST_CASE(a_batch_of_sequences_agrees_with_the_reference,
+                     data::make({"merge", "joined-merge"}) * data::make({1, 2, 3}), schedule, ranks) {
+    RingCase c{small_problem(), "causal+documents:24x40", "striped", schedule, ranks};
+    c.problem.tokens = 960;
+    for (std::int64_t sequence = 0; sequence < 40; ++sequence)
+        c.problem.queries.push_back({24 * sequence + 22, 24 * sequence + 24});
+    agrees_with_the_reference(c);
+    c.options.transport = TransportKind::copy;
+    c.options.devices.assign(static_cast<std::size_t>(ranks), 0);
+    agrees_with_the_reference(c);
+}
+
 void check_group(const std::string& schedule, int ranks) {
     for (const auto& layout : layout_names)
         for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});

@@ -1,6 +1,7 @@
 #include "gpu/kernels/kernel_family.hpp"
 
 #include "gpu/kernels/portable/shared_memory.hpp"
+#include "gpu/kernels/work_list.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -71,6 +72,40 @@ BOOST_AUTO_TEST_CASE(hopper_kernels_take_dims_that_fill_16_bytes) {
         BOOST_TEST(has(head, value));
     BOOST_TEST(!has(60, 64));
     BOOST_TEST(!has(64, 33));
+}
+
+// A row group is 16 rows of a kv head's query heads.
+BOOST_AUTO_TEST_CASE(few_rows_and_batches_of_sequences_split_the_keys_and_long_suffixes_do_not) {
+    const auto plan = [](std::int64_t tokens, double per_key, std::int64_t group,
+                         layouts::Pass pass = layouts::Pass::forward) {
+        return kernel_family("hopper")->plan({.pass = pass, .query_heads_per_kv_head = group}, {tokens, per_key});
+    };
+    BOOST_TEST(plan(16, 16, 4).splits_kv);
+    BOOST_TEST(!plan(17, 17, 4).splits_kv);
+    BOOST_TEST(plan(256, 4, 4).splits_kv);  // 64 sequences of 4 rows
+    BOOST_TEST(!plan(257, 4, 4).splits_kv);
+    BOOST_TEST(!plan(16, 16, 4, layouts::Pass::backward).splits_kv);
+    for (const auto& [group, tile_tokens] : {std::pair(1, 16), {3, 5}, {4, 4}, {16, 1}, {128, 1}})
+        BOOST_TEST(plan(1, 1, group).tile.rows == tile_tokens);
+}
+
+// Two rows, of the first and the last of eight sequences of two key tiles each.
+BOOST_AUTO_TEST_CASE(rows_compared_one_by_one_leave_out_the_sequences_between_them) {
+    const auto mask = layouts::make_mask("causal+documents:256x8", 2048);
+    const std::vector<layouts::Run> rows{{255, 1, 1}, {2047, 1, 1}}, keys{{0, 1, 2048}};
+    const auto tiles_of = [&](std::span<const layouts::Run> queries, gpu::RowsOfTile compared) {
+        return gpu::find_tiles(mask, queries, keys, {.rows = 4, .keys = 128}, gpu::Major::queries,
+                               gpu::EqualEntries::shared, compared);
+    };
+    BOOST_TEST(tiles_of(rows, gpu::RowsOfTile::together).partial == 16);
+    const auto apart = tiles_of(rows, gpu::RowsOfTile::apart);
+    BOOST_TEST(apart.items.size() == 1u);
+    BOOST_TEST(apart.entries == (std::vector<std::int32_t>{1, 3, 29, 31}), boost::test_tools::per_element());
+    BOOST_TEST(apart.partial == 4);
+    // Rows that see all of the same tiles.
+    const std::vector<layouts::Run> of_one{{254, 1, 2}};
+    BOOST_TEST(tiles_of(of_one, gpu::RowsOfTile::apart).full == 1);  // row 254 does not see key 255
+    BOOST_TEST(tiles_of(of_one, gpu::RowsOfTile::apart).partial == 1);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

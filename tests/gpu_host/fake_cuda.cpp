@@ -324,4 +324,9 @@ void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint
     of(stream).push({[=] { return static_cast<std::int32_t>(*address - value) >= 0; }, {}, {}});
 }
 
+/// As a kernel waits: until there is the value, or `late` is not 0. For fake_kernels.cpp.
+void wait_in_kernel(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value, const std::uint32_t* late) {
+    of(stream).push({[=] { return static_cast<std::int32_t>(*address - value) >= 0 || *late != 0; }, {}, {}});
+}
+
 }  // namespace ringlab::gpu

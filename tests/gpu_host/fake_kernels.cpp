@@ -10,6 +10,9 @@
 #include "gpu/ranks/latent/latent_products.hpp"
 
 namespace ringlab::gpu {
+
+void wait_in_kernel(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value, const std::uint32_t* late);
+
 namespace {
 
 thread_local volatile char last_byte_read;
@@ -60,7 +63,7 @@ public:
         }
         for (const auto& view : {args.k, args.v}) read(view, stream);
         for (const auto& other : args.others) {
-            wait_for_value(stream, other.rows_flag, args.number);
+            wait_in_kernel(stream, other.rows_flag, args.number, args.late);
             read(other.q, stream);
             write(other.o, stream);
             write_value(stream, other.result_flag, args.number);
@@ -68,7 +71,7 @@ public:
         if (!args.work) return;
         read(args.q, stream);
         for (const auto& result : args.arriving) {
-            wait_for_value(stream, result.flag, args.number);
+            wait_in_kernel(stream, result.flag, args.number, args.late);
             read(result.o, stream);
         }
         write(args.result.o, stream);

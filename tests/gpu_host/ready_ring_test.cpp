@@ -116,7 +116,8 @@ BOOST_AUTO_TEST_SUITE(ready_rings)
 // A sample, one of each way that messages travel, because the thread sanitizer is slow.
 // The caller draws new tensors and reads results on its own stream, and no host waits in between.
 BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
-                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1"}) *
+                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
+                                 "joined-merge"}) *
                          data::make({1, 2, 3}),
                      algorithm, ranks) {
     const auto threads = make_thread_team(ranks);

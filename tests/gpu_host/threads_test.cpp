@@ -183,8 +183,9 @@ BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make(
         const auto make_fabric = [&](Team& members, const FabricOptions& how, const PassPrograms& programs) {
             return std::make_unique<CountingFabric>(make_copy_fabric(members, how, programs), sent);
         };
-        const auto runs =
-            run(*team, *passes.forward, nullptr, {}, options_for(TransportKind::copy, ranks), make_fabric);
+        auto options = options_for(TransportKind::copy, ranks);
+        options.timeout = std::chrono::seconds(10);
+        const auto runs = run(*team, *passes.forward, nullptr, {}, options, make_fabric);
         BOOST_TEST_REQUIRE(runs.size() == 1u);
         BOOST_TEST(runs[0].forward.timelines.at(0).spans.size() > 0u);
         BOOST_TEST((sent == 0) == (algorithm == "joined-merge"));

@@ -72,9 +72,9 @@ void* PlanTables::allocate(std::size_t bytes) {
     const auto taken = rounded_up(bytes, alignment);
     if (chunks_.empty() || chunks_.back().used + taken > chunks_.back().bytes) {
         // With a quarter to spare, so that plans that differ a little have chunks of one size.
-        const auto all = chunks_.empty() ? rounded_up(store_.latest_bytes + store_.latest_bytes / 4, least) : least;
+        const auto all = chunks_.empty() ? rounded_up(store_.latest_bytes + store_.latest_bytes / 4, least) : 0;
         Chunk chunk;
-        chunk.bytes = std::max(taken, all);
+        chunk.bytes = std::max({taken, all, least});
         chunk.host = store_.take(chunk.bytes);
         chunk.device = static_cast<char*>(store_.memory.allocate(chunk.bytes, store_.stream));
         chunks_.push_back(std::move(chunk));

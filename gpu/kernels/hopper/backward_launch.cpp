@@ -36,11 +36,13 @@ layouts::WorkTileOrder work_tile_order(const AttendShape& shape, const TileList&
 int blocks_per_work_tile(const layouts::BackwardLoad& load) {
     int device = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
-    // Estimating takes microseconds, which short launches would show.
+    // Estimating takes microseconds, which short launches would show. A program whose masks change has ever new loads.
+    constexpr std::size_t most_known = 1024;
     thread_local std::map<std::array<std::int64_t, 5>, int> known;
     const std::array<std::int64_t, 5> asked{device, load.work_tiles, load.entries, load.longest,
                                             load.steps_per_row_tile};
     if (const auto found = known.find(asked); found != known.end()) return found->second;
+    if (known.size() >= most_known) known.clear();
     std::vector<layouts::SmGroup> groups;
     for (const int blocks : {2, 4, 8})
         if (const int clusters = clusters_at_a_time(blocks)) groups.push_back({blocks, clusters});

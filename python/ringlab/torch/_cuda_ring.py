@@ -60,9 +60,20 @@ class CudaRing:
         if plan is None:
             while len(self._plans) >= MOST_PLANS:
                 _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1])
-            plan = c_void_p()
-            _cuda.call("ringlab_cuda_plan_create", self._handle, byref(_library.Problem(*problem)),
-                       byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(plan))
+            try:
+                plan = self._made(problem, chosen, sinks, deterministic)
+            except _library.Refused as error:
+                # On all ranks: each gives back to the device what PyTorch keeps and does not use.
+                if "device memory" not in str(error):
+                    raise
+                torch.cuda.empty_cache()
+                plan = self._made(problem, chosen, sinks, deterministic)
             self._plans[key] = plan
         self._plans.move_to_end(key)
+        return plan
+
+    def _made(self, problem, chosen, sinks, deterministic):
+        plan = c_void_p()
+        _cuda.call("ringlab_cuda_plan_create", self._handle, byref(_library.Problem(*problem)),
+                   byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(plan))
         return plan

@@ -35,3 +35,17 @@ def test_two_processes(words, status, said):
         assert f"exitcode  : {status} " in done.stderr
     assert said in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("peers: ") == (status == 2)  # one rank says it
+
+
+def test_plans_for_new_packings_are_timed():
+    plans = [*TORCHRUN[:-1], "ringlab.peers.plans", "--device", "cpu", "--tokens-per-rank", "32", "--heads", "4:2",
+             "--head-dim", "8"]
+    done = run(*plans, "--documents", "5", "--plans", "3", "--steps", "2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    parts = done.stdout.splitlines()[0].split()
+    times = dict(zip(parts[2:-1:2], map(float, parts[3:-1:2])))
+    assert list(times) == ["agree", "exchange", "allocate", "make", "enqueue", "whole"]
+    assert min(times["agree"], times["make"], times["enqueue"]) > 0
+    assert "after 2 more steps, each with another packing" in done.stdout
+    done = run(*plans, "--documents", "65")
+    assert "plans: --documents is 65; 64 tokens have at most as many documents\n" in done.stderr

@@ -1,5 +1,6 @@
 #include "gpu/kernels/kernel_family.hpp"
 
+#include "gpu/kernels/hopper/split_kv/row_group_load.hpp"
 #include "gpu/kernels/portable/shared_memory.hpp"
 #include "gpu/kernels/work_list.hpp"
 #include "layouts/basics/require.hpp"
@@ -106,6 +107,19 @@ BOOST_AUTO_TEST_CASE(rows_compared_one_by_one_leave_out_the_sequences_between_th
     const std::vector<layouts::Run> of_one{{254, 1, 2}};
     BOOST_TEST(tiles_of(of_one, gpu::RowsOfTile::apart).full == 1);  // row 254 does not see key 255
     BOOST_TEST(tiles_of(of_one, gpu::RowsOfTile::apart).partial == 1);
+}
+
+// Of an H200: 132 SMs, of which clusters of 4 and 8 reach 120.
+BOOST_AUTO_TEST_CASE(thread_blocks_share_row_groups_that_are_few_or_differ_in_length) {
+    const auto blocks = [](std::int64_t row_groups, std::int64_t entries, std::int64_t longest) {
+        const std::vector<layouts::SmGroup> choices{{1, 132}, {2, 66}, {4, 30}, {8, 15}};
+        return gpu::hopper::blocks_per_row_group({row_groups, entries, longest}, choices);
+    };
+    BOOST_TEST(blocks(8, 8 * 512, 512) == 8);
+    BOOST_TEST(blocks(16, 16 * 512, 512) == 4);    // one more than clusters of 8 at a time
+    BOOST_TEST(blocks(128, 128 * 64, 64) == 1);    // 16 sequences of 8Ki tokens
+    BOOST_TEST(blocks(128, 128 * 256, 512) == 8);  // half as long as the longest on average
+    BOOST_TEST(blocks(1280, 1280 * 64, 64) == 1);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -6,6 +6,7 @@
 #include "gpu/kernels/hopper/forward/forward_config.hpp"
 #include "gpu/kernels/hopper/fused_work.hpp"
 #include "gpu/kernels/hopper/launches.hpp"
+#include "gpu/kernels/hopper/split_kv/row_group_load.hpp"
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
 #include "gpu/kernels/hopper/split_kv/split_kv_config.hpp"
 #include "gpu/kernels/launch_params.hpp"
@@ -61,12 +62,21 @@ SplitKvRows split_kv_rows(const Input& q, const WorkList& list, const Items& wor
             .work = work};
 }
 
+void add_to(RowGroupLoad& load, const SplitKvRows& rows, const WorkList& list) {
+    const auto& tiles = list.tiles();
+    load.row_groups += rows.row_groups;
+    load.entries += (tiles.full() + tiles.partial()) * (rows.row_groups / std::max(1, rows.work.count));
+    load.longest = std::max(load.longest, tiles.longest());
+}
+
 void attend_by_split_kv(const ForwardParams& params, const WorkList& work, const AttendShape& shape,
                         cudaStream_t stream) {
     require_chunks(params.k, "k");
     require_chunks(params.v, "v");
     const SplitKvLaunch launch{params, split_kv_rows(params.q, work, params.work, shape)};
-    const int blocks = blocks_per_row_group(launch.rows.row_groups, work.tiles().longest());
+    RowGroupLoad load;
+    add_to(load, launch.rows, work);
+    const int blocks = blocks_per_row_group(load);
     for_dim_class(dim_class(shape.head_dim, shape.value_dim),
                   [&]<DimClass dims>() { launch_split_kv<dims>(launch, blocks, shape.dtype, stream); });
 }
@@ -212,14 +222,12 @@ public:
         const auto& shape = args.shape;
         require_no_dropout(shape);
         const auto launch = make_merging_launch(args);
-        std::int64_t row_groups = launch.rows.row_groups, longest = args.work ? args.work->tiles().longest() : 0;
-        for (std::size_t i = 0; i < args.others.size(); ++i) {
-            row_groups += launch.others[i].rows.row_groups;
-            longest = std::max(longest, args.others[i].work->tiles().longest());
-        }
+        RowGroupLoad load;
+        if (args.work) add_to(load, launch.rows, *args.work);
+        for (std::size_t i = 0; i < args.others.size(); ++i) add_to(load, launch.others[i].rows, *args.others[i].work);
         // On a shared device at most half of the SMs in clusters, which do not fit everywhere.
-        const bool few = 4 * row_groups * args.ranks_on_device <= sms_of_device();
-        const int blocks = args.ranks_on_device == 1 ? blocks_per_row_group(row_groups, longest) : few ? 2 : 1;
+        const bool few = 4 * load.row_groups * args.ranks_on_device <= sms_of_device();
+        const int blocks = args.ranks_on_device == 1 ? blocks_per_row_group(load) : few ? 2 : 1;
         for_dim_class(dim_class(shape.head_dim, shape.value_dim),
                       [&]<DimClass dims>() { launch_split_kv<dims>(launch, blocks, shape.dtype, stream); });
     }

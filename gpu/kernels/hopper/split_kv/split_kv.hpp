@@ -81,7 +81,4 @@ static_assert(sizeof(MergingLaunch) <= 4096, "parameters of a kernel");
 template <DimClass dims, class Launch>
 void launch_split_kv(const Launch& launch, int blocks, DType dtype, cudaStream_t stream);
 
-/// Thread blocks per row group that make a launch shortest on the current device: `row_groups` of `entries` key tiles.
-int blocks_per_row_group(std::int64_t row_groups, std::int64_t entries);
-
 }  // namespace ringlab::gpu::hopper

@@ -67,9 +67,11 @@ public:
         for (int owner = 0; owner < ranks; ++owner) {
             const auto bounds =
                 std::make_shared<gpu::RowBounds>(mask, std::vector{layouts::Run{keys * owner, 1, rows}});
-            work_.push_back(std::make_unique<gpu::WorkList>(
-                mask, bounds, own_keys,
-                gpu::WorkListOptions{layouts::Pass::forward, dim, dim, false, gpu::kernel_family("hopper"), group}));
+            work_.push_back(std::make_unique<gpu::WorkList>(mask, bounds, own_keys,
+                                                            gpu::WorkListOptions{.head_dim = dim,
+                                                                                 .value_dim = dim,
+                                                                                 .family = gpu::kernel_family("hopper"),
+                                                                                 .query_heads_per_kv_head = group}));
         }
         for (auto* memory : {&q_slots_, &o_slots_, &lse_slots_}) memory->fill(0xff, stream);
         for (int pass = 0; pass < passes; ++pass) {

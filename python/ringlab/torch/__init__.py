@@ -112,10 +112,13 @@ def _number(name, value):
         raise Refused(f"{name} is {value!r}; it must be a number") from None
 
 
+_NO_SEED = torch.zeros(1, dtype=torch.int64)
+
+
 def _seed(dropout, given):
     """A tensor of one int64."""
     if given is None:
-        return torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
+        return torch.randint(2**62, (1,)) if dropout else _NO_SEED
     if not isinstance(given, (int, torch.Tensor)) or isinstance(given, torch.Tensor) and given.numel() != 1:
         raise Refused(f"dropout_seed is {given!r}; it must be an int or a tensor of one")
     if isinstance(given, torch.Tensor):

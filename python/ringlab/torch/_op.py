@@ -1,6 +1,7 @@
 """The operators that torch.compile and autograd see: tensors and names in, tensors out."""
 
 import collections
+import contextlib
 import itertools
 import threading
 from ctypes import byref
@@ -12,7 +13,7 @@ from torch import Tensor
 from ringlab import _cuda, _library
 from ringlab._library import Refused
 from ringlab.torch import _record
-from ringlab.torch._ring import contents_of_files, ring_of, shortened
+from ringlab.torch._ring import contents_of_files, digest_of, ring_of, shortened
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
 
@@ -102,54 +103,100 @@ class _Plans:
 _plans = _Plans(64)
 
 
+class _Meaning:
+    """What a call asks for, wherever its tensors lie. `refusal` says why it is none, or is empty; `call` is what all ranks
+    must call with."""
+
+    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named, deterministic):
+        self.mask, self.layout, self.schedule, _, scale, soft_cap, dropout, _, own_seed = named
+        self.refusal, self.call, self.length, self._problems = _refusal(q, k, v, sinks, cu_seqlens), {}, 0, {}
+        if self.refusal:
+            return
+        (batch, self.length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
+        self._spec, self._mask_tokens = joined_mask(self.mask, cu_seqlens)
+        try:
+            self.files = contents_of_files(self.mask, self.layout)
+        except OSError as error:
+            self.refusal = f"a file that mask {self.mask} or layout {self.layout} names cannot be read: {error}"
+            return
+        self.sinks, self.deterministic = sinks is not None, deterministic
+        self._sizes = (query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
+                       _library.DTYPES[DTYPES[q.dtype]])
+        self._batch = batch
+        self.call = {"pass": which, "mask": self._spec, "layout": self.layout, "schedule": self.schedule,
+                     "dtype": DTYPES[q.dtype], "batch": batch, "heads": f"{query_heads}:{kv_heads}",
+                     "dims": f"{head_dim}/{value_dim}", "scale": scale, "soft_cap": soft_cap, "dropout": dropout,
+                     "dropout_seed": "drawn" if own_seed else seed, "sinks": self.sinks, "files": self.files,
+                     "device": q.device.type, "deterministic": deterministic}
+        self.digest = digest_of(self.call)
+
+    @staticmethod
+    def of(which, q, k, v, sinks, cu_seqlens, seed, named):
+        """One of the latest, if it is the same."""
+        deterministic = named[-2] or torch.are_deterministic_algorithms_enabled()
+        changeable = sinks is not None or any(sign in name for name in named[:2] for sign in ("file:", "@"))
+        if changeable or q.is_cuda and torch.cuda.is_current_stream_capturing():
+            return _Meaning(which, q, k, v, sinks, cu_seqlens, seed, named, deterministic)
+        key = (which, *((x.shape, x.dtype, x.device) for x in (q, k, v)), seed, named, deterministic,
+               cu_seqlens if cu_seqlens is None else (cu_seqlens.dtype, cu_seqlens.shape, tuple(cu_seqlens.tolist())))
+        meaning = _meanings.get(key)
+        if meaning is None:
+            meaning = _Meaning(which, q, k, v, sinks, cu_seqlens, seed, named, deterministic)
+            if not meaning.refusal:
+                with _meanings_lock:
+                    while len(_meanings) >= MOST_MEANINGS:
+                        _meanings.pop(next(iter(_meanings)))
+                    _meanings[key] = meaning
+        return meaning
+
+    def of_ranks(self, lengths):
+        """Problem and choices of ranks whose shards have these lengths. Raises Refused."""
+        lengths = tuple(lengths)
+        if lengths not in self._problems:
+            tokens = sum(lengths)
+            if len(set(lengths)) > 1 and not self.layout.startswith("file:"):
+                raise Refused(f"the ranks' shards have {', '.join(map(str, lengths))} tokens; layout {self.layout} "
+                              "gives all the same: pad the sequence before it is sharded (ringlab.torch.shard with pad=)")
+            if self._mask_tokens is not None and self._mask_tokens > tokens:
+                raise Refused(f"cu_seqlens ends at {self._mask_tokens}, the ranks' shards have {tokens} tokens "
+                              "together; give those of the whole sequence, sharded by the same layout")
+            self._problems = {lengths: (
+                (self._batch, tokens, *self._sizes),
+                (self._spec, self.layout, self.schedule, tokens, self._mask_tokens or tokens, len(lengths)))}
+        return self._problems[lengths]
+
+
+MOST_MEANINGS = 64
+_meanings, _meanings_lock = {}, threading.Lock()  # by all that they depend on, the oldest first
+
+
 class _Call:
     """One call on all ranks of a ring: agreed on, with its plan."""
 
     def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named):
-        mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed = named
+        group, dropout, own_seed = named[3], named[6], named[8]
         self.ring = ring_of(group)
-        cu_seqlens = None if cu_seqlens is None else cu_seqlens.cpu()
-        refusal = _refusal(q, k, v, sinks, cu_seqlens) or self.ring.other_device(q.device)
+        seed = int(seed) if dropout else 0
+        meaning = _Meaning.of(which, q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
+                              0 if own_seed else seed, named)
+        refusal = meaning.refusal or self.ring.other_device(q.device)
         if not refusal and _record.active:
             refusal = _record.active.refusal(q, group)
-        seed, call, length = int(seed), {}, 0
-        if not refusal:
-            (batch, length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
-            spec, mask_tokens = joined_mask(mask, cu_seqlens)
-            dtype = DTYPES[q.dtype]
-            try:
-                files = contents_of_files(mask, layout)
-            except OSError as error:
-                refusal = f"a file that mask {mask} or layout {layout} names cannot be read: {error}"
-        if not refusal:
-            call = {"pass": which, "mask": spec, "layout": layout, "schedule": schedule, "dtype": dtype, "batch": batch,
-                    "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}", "scale": scale,
-                    "soft_cap": soft_cap, "dropout": dropout, "dropout_seed": "drawn" if own_seed else seed,
-                    "sinks": sinks is not None, "files": files, "device": q.device.type,
-                    "deterministic": deterministic or torch.are_deterministic_algorithms_enabled()}
-        lengths, drawn = self.ring.agree(call, length, seed, refusal)
+        lengths, drawn = self.ring.agree(meaning.call, meaning.length, seed, refusal,
+                                         None if refusal else meaning.digest)
         self.seed = drawn if own_seed else seed
-        tokens, ranks = sum(lengths), self.ring.size
-        if len(set(lengths)) > 1 and not layout.startswith("file:"):
-            raise Refused(f"the ranks' shards have {', '.join(map(str, lengths))} tokens; layout {layout} gives all "
-                          "the same: pad the sequence before it is sharded (ringlab.torch.shard with pad=)")
-        if mask_tokens is not None and mask_tokens > tokens:
-            raise Refused(f"cu_seqlens ends at {mask_tokens}, the ranks' shards have {tokens} tokens together; give "
-                          "those of the whole sequence, sharded by the same layout")
-        problem = (batch, tokens, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
-                   _library.DTYPES[dtype])
-        chosen = (spec, layout, schedule, tokens, mask_tokens or tokens, ranks)
+        problem, chosen = meaning.of_ranks(lengths)
         self.on_cuda, self._device, self._what = q.is_cuda, q.device, (problem, chosen)
         if self.on_cuda:
             self.plan = self.ring.pass_(lambda: self.ring.cuda(q.device).plan(
-                problem, chosen, files, sinks is not None, call["deterministic"]))
+                problem, chosen, meaning.files, meaning.sinks, meaning.deterministic))
         else:
-            self.plan = _plans.get(problem, chosen, files)
-        if layout.startswith("file:"):
+            self.plan = _plans.get(problem, chosen, meaning.files)
+        if meaning.layout.startswith("file:"):
             for rank, length in enumerate(lengths):
                 share = len(_library.positions(_library.choices(*chosen), rank, False))
                 if share != length:
-                    raise Refused(f"rank {rank} brings {length} tokens; layout {layout} gives it {share}")
+                    raise Refused(f"rank {rank} brings {length} tokens; layout {meaning.layout} gives it {share}")
         self._kept = []  # until the library has been called
         own_sinks = None
         if sinks is not None:
@@ -187,6 +234,8 @@ class _Call:
 
 def _suits_kernels(x):
     """Whether they take it where it lies: heads' dims side by side, everything else in multiples of 16 bytes."""
+    if x.data_ptr() % 16 == 0 and x.is_contiguous() and x.shape[-1] * x.element_size() % 16 == 0:
+        return True
     return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(
         size <= 1 or (stride > 0 and stride * x.element_size() % 16 == 0)
         for size, stride in zip(x.shape[:-1], x.stride()))
@@ -194,6 +243,8 @@ def _suits_kernels(x):
 
 def _label(which, q, k, v, cu_seqlens, mask, layout, schedule, group, *_):
     """A range of the profiler; of NVTX under torch.autograd.profiler.emit_nvtx()."""
+    if not torch.autograd._profiler_enabled():
+        return contextlib.nullcontext()
     shapes = ", ".join(f"{name} {'x'.join(map(str, x.shape))}" for name, x in (("q", q), ("k", k), ("v", v)))
     documents = "" if cu_seqlens is None else "+documents"
     return torch.profiler.record_function(
@@ -202,6 +253,8 @@ def _label(which, q, k, v, cu_seqlens, mask, layout, schedule, group, *_):
 
 
 # ---- The operators ----
+
+_no_seed = torch.zeros(1, dtype=torch.int64)  # that a call without dropout had; nobody writes to it
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqlens: Optional[Tensor], seed: Tensor,
@@ -215,7 +268,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seql
         lse = q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
         exact = torch.empty_like(o, dtype=accumulator(q.dtype))
         call.forward(o, exact, lse)
-        return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), torch.tensor([call.seed])
+        seed = torch.tensor([call.seed]) if dropout else _no_seed
+        return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), seed
 
 
 attention = torch.library.custom_op("ringlab::attention", mutates_args=())(_attention)

@@ -215,11 +215,11 @@ class Ring:
         except RuntimeError:
             pass
 
-    def agree(self, call, tokens, seed, refusal):
+    def agree(self, call, tokens, seed, refusal, digest=None):
         """What every rank says before a pass: returns the tokens of each shard and rank 0's seed.
 
-        `call` are the arguments that must be equal everywhere, `refusal` says why this rank cannot take part, or is
-        empty. Raises Refused, on all ranks, where they differ or one refuses.
+        `call` are the arguments that must be equal everywhere, `digest` is digest_of(call) where it is known, `refusal`
+        says why this rank cannot take part, or is empty. Raises Refused, on all ranks, where they differ or one refuses.
         """
         if self.broken:
             raise self._ended_before()
@@ -227,7 +227,7 @@ class Ring:
             if refusal:
                 raise Refused(refusal)
             return [tokens], seed
-        digest = hashlib.sha256(repr(call).encode()).digest()
+        digest = digest or digest_of(call)
         everything = self._exchanged(self.CALL.pack(bool(refusal), digest, tokens, seed))
         calls = list(self.CALL.iter_unpack(everything))
         if any(refused or theirs != digest for refused, theirs, *_ in calls):
@@ -261,6 +261,11 @@ class Ring:
         rank = next(rank for rank, (_, digest, *_) in enumerate(calls) if digest != calls[0][1])
         raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must make the "
                       "same call")
+
+
+def digest_of(call):
+    """By which ranks compare their calls."""
+    return hashlib.sha256(repr(call).encode()).digest()
 
 
 def shortened(text):

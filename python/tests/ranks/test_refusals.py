@@ -66,13 +66,18 @@ def test_a_file_that_one_rank_cannot_read(monkeypatch, tmp_path):
     def denied(*_):
         raise PermissionError(13, "Permission denied", "lengths.txt")
 
+    (tmp_path / "lengths.txt").write_text("64")
+    names = [str(tmp_path / "lengths.txt")]
+    dist.broadcast_object_list(names)
+    mask = f"documents:@{names[0]}"
+    q, k, v = (shard(x) for x in GOOD)
+    assert ring_attention(q, k, v, mask=mask).isfinite().all()
     if dist.get_rank() == 1:
         monkeypatch.setattr(_op, "contents_of_files", denied)
-    q, k, v = (shard(x) for x in GOOD)
-    with pytest.raises(ringlab.Refused, match="a file that mask causal or layout zigzag names cannot be read: .*Perm"):
-        ring_attention(q, k, v)
+    with pytest.raises(ringlab.Refused, match="a file that mask documents:@.* or layout zigzag names cannot be read: .*Perm"):
+        ring_attention(q, k, v, mask=mask)
     monkeypatch.undo()
-    assert ring_attention(q, k, v).isfinite().all()
+    assert ring_attention(q, k, v, mask=mask).isfinite().all()
 
 
 def test_shards_that_are_not_what_a_layout_from_a_file_gives(tmp_path):
@@ -101,13 +106,16 @@ def test_ranks_that_differentiate_different_calls():
 
 
 def test_files_that_differ(monkeypatch, tmp_path):
-    path = tmp_path / "lengths.txt"
-    path.write_text("30 34")
-    assert contents_of_files(f"causal+documents:@{path}", "zigzag") != contents_of_files("causal", "zigzag")
+    (tmp_path / "lengths.txt").write_text("30 34")
+    names = [str(tmp_path / "lengths.txt")]
+    dist.broadcast_object_list(names)
+    mask = f"causal+documents:@{names[0]}"
+    right = contents_of_files(mask, "zigzag")
+    assert right != contents_of_files("causal", "zigzag")
     if dist.get_rank() == 1:
-        calls = iter([["another"], []])
+        calls = iter([["another"], right])
         monkeypatch.setattr(_op, "contents_of_files", lambda *_: next(calls))
-    refused("rank 1 calls with files ['another'], rank 0 with []")
+    refused(f"rank 1 calls with files ['another'], rank 0 with {right}", mask=mask)
 
 
 def test_shards_of_different_lengths():

@@ -172,7 +172,9 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return c
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     if (current_device == limited_device && bytes > most_bytes) return cudaErrorMemoryAllocation;
     *memory = std::malloc(bytes);
-    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!*memory) return cudaErrorMemoryAllocation;
+    std::memset(*memory, 0xff, bytes);  // no table begins like this
+    return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
     std::free(memory);

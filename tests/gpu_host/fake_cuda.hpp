@@ -11,4 +11,7 @@ void slow_down_copies(int device);
 /// From now on no allocation on this device may be larger; -1: on none.
 void limit_allocations(int device, std::size_t bytes = 0);
 
+/// How many attends have begun so far before their work list was on the device.
+int attends_without_work_list();
+
 }  // namespace ringlab::tests

@@ -8,6 +8,9 @@
 #include "gpu/kernels/rows/rotate.hpp"
 #include "gpu/kernels/rows/sinks.hpp"
 #include "gpu/ranks/latent/latent_products.hpp"
+#include "tests/gpu_host/fake_cuda.hpp"
+
+#include <atomic>
 
 namespace ringlab::gpu {
 
@@ -18,6 +21,15 @@ namespace {
 thread_local volatile char last_byte_read;
 
 void look(void* data) { last_byte_read = *static_cast<const char*>(data); }
+
+std::atomic<int> without_work_list = 0;
+
+void look_at_work_list(void* items) { without_work_list += *static_cast<const std::int32_t*>(items) < 0; }
+
+void read(const WorkList& work, cudaStream_t stream) {
+    if (work.tiles().items() > 0)
+        cudaLaunchHostFunc(stream, look_at_work_list, const_cast<std::int32_t*>(work.tiles().device_items()));
+}
 
 /// The first byte of a tensor stands for all of it.
 void read(const ConstView& view, cudaStream_t stream) {
@@ -42,12 +54,14 @@ public:
         return {.tile = {64, 64}, .splits_kv = true};
     }
 
-    void attend_forward(const ForwardArgs& args, const WorkList&, cudaStream_t stream) const override {
+    void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) const override {
+        read(work, stream);
         for (const auto& view : {args.q, args.k, args.v}) read(view, stream);
         if (!args.last) write(args.carry.o, stream);
         if (args.last) write(args.result.o, stream);
     }
-    void attend_backward(const BackwardArgs& args, const WorkList&, cudaStream_t stream) const override {
+    void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) const override {
+        read(work, stream);
         for (const auto& view : {args.q, args.k, args.v, args.dout}) read(view, stream);
         for (const auto& view : {args.dq, args.dk, args.dv}) write(view, stream);
     }
@@ -151,3 +165,9 @@ void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed
 }
 
 }  // namespace ringlab::gpu
+
+namespace ringlab::tests {
+
+int attends_without_work_list() { return gpu::without_work_list; }
+
+}  // namespace ringlab::tests

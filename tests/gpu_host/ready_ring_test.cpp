@@ -177,6 +177,7 @@ BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({
         for (const auto& step : seen) wrong += step != Seen{};
     });
     tests::slow_down_copies(-1);
+    BOOST_TEST(tests::attends_without_work_list() == 0);
     BOOST_TEST(wrong == 0);
 }
 

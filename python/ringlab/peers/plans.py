@@ -201,10 +201,11 @@ def run(world, arguments, numbers, heads):
     step()
     synchronize(world)
     before = held(world.device)
-    for i in range(numbers["steps"]):
-        step()
-        if i % 100 == 99:
+    for left in reversed(range(numbers["steps"])):
+        # Before the last one, too: a plan that is not kept goes with the first call after its passes have ended.
+        if left % 100 == 0:
             synchronize(world)
+        step()
     synchronize(world)
     print_growth(world, before, held(world.device), numbers["steps"])
 

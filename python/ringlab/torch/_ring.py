@@ -343,6 +343,6 @@ def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
 
 
 def held_memory(name):
-    """Bytes on the device, and pinned on the host, that the ring of a group holds besides PyTorch's; 0 if there is none."""
+    """Bytes on the device and pinned on the host that a group's ring holds besides PyTorch's; 0 if there is none."""
     ring = _rings.get(name)
     return ring.cuda_memory() if ring else (0, 0)

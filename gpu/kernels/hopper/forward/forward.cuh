@@ -98,7 +98,13 @@ void launch_forward_with(const ForwardLaunch& arguments, cudaStream_t stream) {
         return arguments.params.rule.rewrite ? forward_kernel<T, Config, true, false>
                                              : forward_kernel<T, Config, false, false>;
     };
-    launch_in_clusters(kernel(), "forward kernel for sm_90a", clusters, arguments.blocks, 128 * (1 + Config::consumers),
+    constexpr const char* name = "forward kernel for sm_90a";
+    // The mask decides whether blocks are paired. So both kernels are loaded with the first one: a ring rehearses the
+    // kernels of a shape once, for all masks (ReadyRing::rehearse).
+    if constexpr (Config::pairs)
+        for (const auto each : {forward_kernel<T, Config, false, false>, forward_kernel<T, Config, false, true>})
+            allow_shared_memory(reinterpret_cast<const void*>(each), name, ForwardShared<Config>::bytes);
+    launch_in_clusters(kernel(), name, clusters, arguments.blocks, 128 * (1 + Config::consumers),
                        ForwardShared<Config>::bytes, arguments, stream);
 }
 

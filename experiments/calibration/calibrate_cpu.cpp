@@ -125,9 +125,12 @@ public:
     void fit() {
         for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
-            cost.launch_seconds = cost.work_tile_seconds = 0;
-            for (const auto& [key, why] : fit_attention(machine_, pass, attends(pass)))
-                source(fmt::format("attention.{}.{}", to_string(pass), key), why);
+            const auto section = fmt::format("attention.{}", to_string(pass));
+            for (const auto& [key, why] : fit_prices(cost, timings_of(attends(pass), pass, machine_)))
+                source(fmt::format("{}.{}", section, key), why);
+            for (const auto* key : {".begin_us", ".begin_memory_ratio"})
+                source(section + key, "nothing surrounds the attends of a pass");
+            source(section + ".power_teraflops", "not calibrated");
         }
         fit_messages();
         fit_sums();
@@ -268,9 +271,6 @@ private:
             for (const auto* key : {".head_dim", ".value_dim", ".work_tile", ".tile_rows", ".tile_keys", ".groups"})
                 source(section + key, "tiles of the CPU backend");
             source(section + ".teraflops", "measured: visible pairs, the best of the timed attends");
-            for (const auto* key : {".begin_us", ".begin_memory_ratio", ".end_us", ".end_memory_ratio"})
-                source(section + key, "nothing surrounds the attends of a pass");
-            source(section + ".power_teraflops", "not calibrated");
         }
     }
 

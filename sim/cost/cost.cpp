@@ -246,16 +246,8 @@ Picoseconds CostModel::end_of_pass(int rank) const {
     if (options_.measured)
         if (const auto given = options_.measured->end(rank)) return *given;
     if (is_free(Cause::ends)) return 0;
-    const auto& p = schedule_.problem();
-    const int ring_rank = rank % schedule_.ranks();
-    const auto of_a_key = p.latent.is_given() ? p.latent.width() : p.kv_heads * (p.head_dim + p.value_dim);
-    const auto numbers = schedule_.block_tokens(schedule_.row_block(ring_rank)) * p.query_heads * p.head_dim +
-                         schedule_.block_tokens(ring_rank) * of_a_key;
-    const auto bytes = p.batch * numbers * bytes_of(p.dtype);
-    return stretched(
-        ticks(terms::End::seconds(attention_, static_cast<double>(bytes), machine_.memory_bytes_per_second) +
-              sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
-        draws_.gpu_factor(rank));
+    return stretched(ticks(sink_seconds(schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks())))),
+                     draws_.gpu_factor(rank));
 }
 
 Picoseconds CostModel::start(int rank) const {

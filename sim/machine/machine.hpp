@@ -60,10 +60,9 @@ struct AttentionCost {
     };
     TransferStart transfer_start = TransferStart::at_once;
 
-    // GPU time of a pass before its first attend and behind its last: a constant, and memory traffic in bytes per byte
-    // of Q (begin) or of Q, K and V (end).
+    // GPU time of a pass beside its attends, all before the first one: a constant, and memory traffic in bytes per byte
+    // of Q.
     double begin_seconds = 0, begin_memory_ratio = 0;
-    double end_seconds = 0, end_memory_ratio = 0;
 
     /// Largest sustained FLOP/s that power allows at the clock of short runs, counting all pairs of all tiles. At a
     /// lower clock more FLOP/s are allowed: see clocks_within_power().

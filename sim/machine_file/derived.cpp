@@ -24,7 +24,7 @@ struct Pass {
     const char* name;
     double flop_of_pair;  ///< for each dim
     double launch, work_tile, full_tile, partial_tile, idle_work_tile, resume, finish;
-    double begin, begin_ratio, end, end_ratio;
+    double begin, begin_ratio;
 };
 constexpr Pass forward{.name = "forward",
                        .flop_of_pair = 4,
@@ -36,9 +36,7 @@ constexpr Pass forward{.name = "forward",
                        .resume = 1.5196,
                        .finish = 1.1193,
                        .begin = 5.5794,
-                       .begin_ratio = 0.0095464,
-                       .end = 0.10007,
-                       .end_ratio = 1.01e-05};
+                       .begin_ratio = 0.0095464};
 // H200's backward tiles have 64 rows, so a tile of 128 rows costs as much as two of them. A derived query tile stands
 // for a key tile of one query head.
 constexpr Pass backward{.name = "backward",
@@ -51,9 +49,7 @@ constexpr Pass backward{.name = "backward",
                         .resume = 0,
                         .finish = 0,
                         .begin = 7.7917,
-                        .begin_ratio = 7.5662,
-                        .end = 0,
-                        .end_ratio = 3.1399};
+                        .begin_ratio = 7.5662};
 
 }  // namespace h200
 
@@ -106,8 +102,6 @@ private:
             number(key("launch_us"), pass->launch, "as H200: launch, ramp and drain, about alike on all GPUs");
             number(key("begin_us"), pass->begin, "as H200: launches");
             number(key("begin_memory_ratio"), pass->begin_ratio, "as H200: counted in bytes");
-            number(key("end_us"), pass->end, "as H200: launches");
-            number(key("end_memory_ratio"), pass->end_ratio, "as H200: counted in bytes");
             number(key("power_teraflops"), infinite,
                    "the rate that was given is taken to be what power allows without end");
         }

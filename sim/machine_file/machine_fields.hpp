@@ -167,9 +167,9 @@ private:
         if (has(".groups")) fields_.groups(section + ".groups", c.groups);
         fields_.number(section + ".teraflops", c.flops, bandwidth, tera);
         prices(section + ".", "", c, [&](const auto& price) {
-            if (price.fitted_to == Attends::none) return is_main;
-            const bool is_optional =
-                price.fitted_to != Attends::without_rests && price.value != &AttentionCost::launch_seconds;
+            if (price.value == &AttentionCost::begin_seconds || price.value == &AttentionCost::begin_memory_ratio)
+                return is_main;
+            const bool is_optional = !price.is_rate() && price.value != &AttentionCost::launch_seconds;
             return !is_optional || has(std::string(".") + price.key);
         });
         for (const auto* part : {"ends", "reread"}) {

@@ -202,7 +202,11 @@ private:
     }
 
     static bool is_retired(std::string_view key) {
-        return key == "joined_launches" || key == "host.compute_issue_us" || key == "hidden_messages.busy_speed_ratio";
+        if (key == "joined_launches" || key == "host.compute_issue_us" || key == "hidden_messages.busy_speed_ratio")
+            return true;
+        const auto last = key.substr(key.rfind('.') + 1);
+        const bool of_attends = key.starts_with("attention.") || key.starts_with("kernels.");
+        return of_attends && (last == "end_us" || last == "end_memory_ratio");
     }
 
     static void add_retired_keys(const toml::table& table, const std::string& prefix, std::vector<std::string>& found) {

@@ -21,11 +21,11 @@ namespace ringlab::sim {
 ///
 /// - its formula, or the name of the file that has it
 ///
-/// Calibration finds prices with `fitted_to` in this order: of prices that always occur together, the first is found
+/// Calibration finds prices in this order: of prices that always occur together, the first is found
 /// and the others are 0.
 using Terms = std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::IdleWorkTile, terms::Resume,
                          terms::Finish, terms::Cluster, terms::OverflowIdle, terms::OverflowTail, terms::L2Misses,
-                         terms::Power, terms::PowerOfGpus, terms::Begin, terms::End, terms::Sums, terms::PassIssue,
+                         terms::Power, terms::PowerOfGpus, terms::Begin, terms::Sums, terms::PassIssue,
                          terms::MessageIssue, terms::Issue, terms::Latency, terms::BesideAttends, terms::MemoryShared,
                          terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
 

@@ -24,7 +24,7 @@ struct WorkTileLoad {
 struct WorkTilePrologue {
     static constexpr auto name = "work-tile", effect = "prologue, loads and stores of a work tile";
     static constexpr Price<AttentionCost> prices[] = {
-        {"work_tile_us", &AttentionCost::work_tile_seconds, Attends::all}};
+        {"work_tile_us", &AttentionCost::work_tile_seconds, Fitted::yes}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return load.is_idle() ? 0 : cost.work_tile_seconds * load.visits;
@@ -35,8 +35,8 @@ struct WorkTilePrologue {
 struct Tiles {
     static constexpr auto name = "partial-tiles", effect = "that tiles which the mask cuts cost more than full ones";
     static constexpr Price<AttentionCost> prices[] = {
-        {"full_tile_us", &AttentionCost::full_tile_seconds, Attends::all},
-        {"partial_tile_us", &AttentionCost::partial_tile_seconds, Attends::all}};
+        {"full_tile_us", &AttentionCost::full_tile_seconds, Fitted::yes},
+        {"partial_tile_us", &AttentionCost::partial_tile_seconds, Fitted::yes}};
 
     static double of_tiles(const AttentionCost& cost, const layouts::TileCounts& tiles) {
         return cost.full_tile_seconds * static_cast<double>(tiles.full) +
@@ -52,7 +52,7 @@ struct Tiles {
 struct IdleWorkTile {
     static constexpr auto name = "idle-work-tile", effect = "work tiles that see nothing";
     static constexpr Price<AttentionCost> prices[] = {
-        {"idle_work_tile_us", &AttentionCost::idle_work_tile_seconds, Attends::all}};
+        {"idle_work_tile_us", &AttentionCost::idle_work_tile_seconds, Fitted::yes}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return load.is_idle() ? cost.idle_work_tile_seconds : 0;
@@ -62,7 +62,7 @@ struct IdleWorkTile {
 struct OverflowIdle {
     static constexpr auto name = "overflow-idle", effect = "L2 overflow of work tiles that see nothing";
     static constexpr Price<AttentionCost> prices[] = {
-        {"ends.idle_byte_us", &AttentionCost::idle_tile_seconds_per_byte, Attends::of_query_tiles}};
+        {"ends.idle_byte_us", &AttentionCost::idle_tile_seconds_per_byte, Fitted::for_query_tiles}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return load.is_idle() ? cost.idle_tile_seconds_per_byte * load.missed * load.bytes_read : 0;
@@ -72,7 +72,7 @@ struct OverflowIdle {
 struct Resume {
     static constexpr auto name = "resume", effect = "read of the fp32 state of earlier blocks";
     static constexpr Price<AttentionCost> prices[] = {
-        {"resume_us", &AttentionCost::resume_seconds, Attends::of_query_tiles}};
+        {"resume_us", &AttentionCost::resume_seconds, Fitted::for_query_tiles}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::query_tile && !load.begins ? cost.resume_seconds : 0;
@@ -82,7 +82,7 @@ struct Resume {
 struct Finish {
     static constexpr auto name = "finish", effect = "division and store behind the last block";
     static constexpr Price<AttentionCost> prices[] = {
-        {"finish_us", &AttentionCost::finish_seconds, Attends::of_query_tiles}};
+        {"finish_us", &AttentionCost::finish_seconds, Fitted::for_query_tiles}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::query_tile && load.ends ? cost.finish_seconds : 0;
@@ -92,7 +92,7 @@ struct Finish {
 struct Cluster {
     static constexpr auto name = "cluster", effect = "sums of SMs that share a work tile";
     static constexpr Price<AttentionCost> prices[] = {
-        {"ends.share_us", &AttentionCost::cluster_seconds, Attends::of_key_tiles}};
+        {"ends.share_us", &AttentionCost::cluster_seconds, Fitted::for_key_tiles}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::key_tile ? cost.cluster_seconds * std::log2(static_cast<double>(load.sms))

@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(times_that_a_machine_would_give_are_found_again) {
         cost.launch_seconds = cost.work_tile_seconds = cost.full_tile_seconds = cost.partial_tile_seconds = 1;
         cost.idle_work_tile_seconds = cost.resume_seconds = cost.finish_seconds = 1;
         const auto attends = timed_on(truth, pass);
-        fit_attention(found, pass, attends);
+        fit_prices(cost, timings_of(attends, pass, found));
         // Times that always occur together cannot be told apart; what they add up to can.
         for (const auto& attend : attends)
             BOOST_TEST(std::abs(predicted_seconds(attend, pass, found) / attend.seconds - 1) < 0.02,
@@ -95,9 +95,9 @@ BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
     auto attends = timed_on(truth, Pass::forward);
     std::erase_if(attends, [](const TimedAttend& attend) { return !attend.position.begins || !attend.position.ends; });
     auto found = truth;
-    const auto zeros = fit_attention(found, Pass::forward, attends);
-    BOOST_TEST(zeros.at("resume_us") == "not determined by the timed attends");
-    BOOST_TEST(zeros.at("finish_us") == "not determined by the timed attends");
+    const auto zeros = fit_prices(found.forward, timings_of(attends, Pass::forward, found));
+    BOOST_TEST(zeros.at("resume_us") == "not determined by what was timed");
+    BOOST_TEST(zeros.at("finish_us") == "not determined by what was timed");
     BOOST_TEST(zeros.at("ends.share_us") == "none: only key tiles have it");
     BOOST_TEST(!zeros.contains("work_tile_us"));
     BOOST_TEST(found.forward.resume_seconds == 0);

@@ -134,10 +134,6 @@ const Plant plants[] = {
      [](Machine& m) {
          for (auto* cost : {&m.forward, &m.backward}) cost->begin_seconds *= 3, cost->begin_memory_ratio *= 3;
      }},
-    {"end three times as long", "copy", copy_file, Owner::end,
-     [](Machine& m) {
-         for (auto* cost : {&m.forward, &m.backward}) cost->end_seconds *= 3, cost->end_memory_ratio *= 3;
-     }},
     {"sums take twice as long", "copy", copy_file, Owner::sums,
      [](Machine& m) {
          m.accumulate_launch_seconds *= 2, m.merge_memory_ratio *= 2, m.add_memory_ratio *= 2;

@@ -34,7 +34,7 @@ void free_issue(Machine& machine) {
 
 void free_ends(Machine& machine) {
     for (auto* cost : {&machine.forward, &machine.backward})
-        cost->begin_seconds = cost->begin_memory_ratio = cost->end_seconds = cost->end_memory_ratio = 0;
+        cost->begin_seconds = cost->begin_memory_ratio = 0;
 }
 
 void free_attends(Machine& machine) {
@@ -46,7 +46,7 @@ void free_attends(Machine& machine) {
     }
 }
 
-/// Where what begins and ends a pass does not go by the memory's rate, which is then free too.
+/// Where what begins a pass does not go by the memory's rate, which is then free too.
 void free_memory(Machine& machine) {
     machine.memory_bytes_per_second = std::numeric_limits<double>::infinity();
     machine.accumulate_launch_seconds = machine.copy_launch_seconds = 0;
@@ -57,10 +57,7 @@ Machine copying_machine() {
     auto machine = busy_machine();
     machine.pass_issue_seconds = 2e-6;
     for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->carrier = LinkCost::Carrier::copy_engines;
-    for (auto* cost : {&machine.forward, &machine.backward}) {
-        cost->begin_memory_ratio = 0;
-        cost->end_seconds = 2e-6;
-    }
+    for (auto* cost : {&machine.forward, &machine.backward}) cost->begin_memory_ratio = 0;
     return machine;
 }
 

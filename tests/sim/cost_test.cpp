@@ -321,7 +321,7 @@ BOOST_AUTO_TEST_CASE(a_row_takes_as_long_as_its_keys_take_to_be_read) {
     BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 1'000'000);
 }
 
-BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning_and_an_end) {
+BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
@@ -330,9 +330,8 @@ BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning_and_an_end) {
     const auto bare = simulate(*schedule, machine, rate_options());
     machine.forward.begin_seconds = 3e-6;
     machine.forward.begin_memory_ratio = 5;
-    machine.forward.end_seconds = 2e-6;
     const auto whole = simulate(*schedule, machine, rate_options());
-    BOOST_TEST(whole.makespan == bare.makespan + 10'000'000);
+    BOOST_TEST(whole.makespan == bare.makespan + 8'000'000);
     BOOST_TEST(whole.ranks.front().compute == bare.ranks.front().compute);
 }
 

@@ -41,16 +41,6 @@ std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared
                           sample.seconds, is_held_out(sample), sample.call}};
 }
 
-std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pass, const sim::Machine& machine) {
-    constexpr double free = 0.95;  // above this clock power does not limit the rate
-    const double clock = predicted_seconds(sustained, pass, machine) / sustained.seconds;
-    if (clock > free) return std::nullopt;
-    const auto& schedule = *sustained.plan->schedule(pass);
-    const sim::SimOptions options;
-    auto ops = schedule.ops(0);
-    return sim::CostModel(schedule, machine, options).computed_flop(*ops.next()) / sustained.seconds * clock * clock;
-}
-
 double flops_of(const TimedAttend& attend, layouts::Pass pass) {
     const auto& schedule = *attend.plan->schedule(pass);
     auto ops = schedule.ops(0);

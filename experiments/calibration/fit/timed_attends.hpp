@@ -21,10 +21,6 @@ struct SampledAttend {
 };
 std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan);
 
-/// FLOP/s at the calibrated clock that power would allow without end, from an attend of one rank that never rests.
-/// Nothing if power does not limit its clock. Power goes as rate x clock^2.
-std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pass, const sim::Machine& machine);
-
 /// FLOP/s of visible pairs of an attend of one rank.
 double flops_of(const TimedAttend& attend, layouts::Pass pass);
 

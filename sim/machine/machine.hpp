@@ -43,10 +43,9 @@ struct AttentionCost {
     double finish_seconds = 0;   ///< added to a query tile if this is the last block of its rows
     double cluster_seconds = 0;  ///< added to a work tile for each doubling of the SMs that share it: partial sums
     double l2_miss_seconds = 0;  ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
-    // For query tiles, if L2 does not hold what a launch touches. idle_byte: added to a work tile that meets no tile,
-    // per byte that is read for a number of O. last_byte: added to a launch, whose last work tiles all wait for memory
-    // at once, per byte that is read or written for a number of O.
-    double idle_tile_seconds_per_byte = 0, tail_seconds_per_byte = 0;
+    /// Added to a launch of query tiles, whose last ones all wait for memory at once, per byte that is read or written
+    /// for a number of O, if L2 does not hold what the launch touches.
+    double tail_seconds_per_byte = 0;
     double dropout_tile_seconds = -1;  ///< added to each tile, full or partial, under dropout; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
     bool tiles_from_rate = false;  ///< the file has no tile prices: they are computed from `flops`

@@ -19,7 +19,7 @@ constexpr std::pair<std::string_view, std::string_view> rows_of_keys[] = {
     {"topology.", "network"},
     {"gpu.multiprocessors", "tiling and waves"},
     {"gpu.memory_gigabytes_per_second", "memory-shared"},
-    {"cache.megabytes", "overflow-idle"},
+    {"cache.megabytes", terms::OverflowTail::name},
     {"power.of_gpus", terms::PowerOfGpus::name},
     {"split_kv.", "split-KV"},
     {"rotation.", "rotary embedding"},

@@ -206,7 +206,7 @@ private:
             return true;
         const auto last = key.substr(key.rfind('.') + 1);
         const bool of_attends = key.starts_with("attention.") || key.starts_with("kernels.");
-        return of_attends && (last == "end_us" || last == "end_memory_ratio");
+        return of_attends && (last == "idle_byte_us" || last == "end_us" || last == "end_memory_ratio");
     }
 
     static void add_retired_keys(const toml::table& table, const std::string& prefix, std::vector<std::string>& found) {

@@ -15,8 +15,6 @@ struct WorkTileLoad {
     int heads_in_turn = 1;            ///< query heads that it takes one after another
     std::int64_t sms = 1;             ///< that share it
     int visits = 1;                   ///< blocks of the launch in which it meets any tile
-    double missed = 0;                ///< share of the launch's memory traffic that L2 misses
-    double bytes_read = 0;            ///< for each number of O
 
     bool is_idle() const { return tiles.full + tiles.partial == 0; }
 };
@@ -56,16 +54,6 @@ struct IdleWorkTile {
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return load.is_idle() ? cost.idle_work_tile_seconds : 0;
-    }
-};
-
-struct OverflowIdle {
-    static constexpr auto name = "overflow-idle", effect = "L2 overflow of work tiles that see nothing";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"ends.idle_byte_us", &AttentionCost::idle_tile_seconds_per_byte, Fitted::for_query_tiles}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return load.is_idle() ? cost.idle_tile_seconds_per_byte * load.missed * load.bytes_read : 0;
     }
 };
 

@@ -253,9 +253,7 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
                                                         .begins = position.begins,
                                                         .ends = position.ends,
                                                         .heads_in_turn = part.query_heads_in_turn,
-                                                        .visits = visits,
-                                                        .missed = missed,
-                                                        .bytes_read = read}),
+                                                        .visits = visits}),
                               part.copies});
             count += part.copies;
             found.longest_work_tile = std::max(found.longest_work_tile, groups.back().seconds);

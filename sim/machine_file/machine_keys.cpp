@@ -35,7 +35,7 @@ constexpr std::pair<std::string_view, std::string_view> rows_of_keys[] = {
     {".work_tile", "tiling and waves"},
     {".tile_rows", "tiling and waves"},
     {".tile_keys", "tiling and waves"},
-    {".groups", terms::Cluster::name},
+    {".groups", "clusters"},
     {".teraflops", "rate model"},
     {".link_gigabytes_per_second", "rate"},
     {".channel_gigabytes_per_second", "rate"},

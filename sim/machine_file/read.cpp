@@ -202,11 +202,14 @@ private:
     }
 
     static bool is_retired(std::string_view key) {
-        if (key == "joined_launches" || key == "host.compute_issue_us" || key == "hidden_messages.busy_speed_ratio")
-            return true;
-        const auto last = key.substr(key.rfind('.') + 1);
-        const bool of_attends = key.starts_with("attention.") || key.starts_with("kernels.");
-        return of_attends && (last == "idle_byte_us" || last == "end_us" || last == "end_memory_ratio");
+        constexpr std::string_view whole[]{"joined_launches", "host.compute_issue_us",
+                                           "hidden_messages.busy_speed_ratio"};
+        constexpr std::string_view of_attends[]{".end_us", ".end_memory_ratio", ".ends.idle_byte_us",
+                                                ".ends.share_us"};
+        const auto is = [&](std::string_view other) { return key == other; };
+        const auto ends_so = [&](std::string_view end) { return key.ends_with(end); };
+        return std::ranges::any_of(whole, is) ||
+               ((key.starts_with("attention.") || key.starts_with("kernels.")) && std::ranges::any_of(of_attends, ends_so));
     }
 
     static void add_retired_keys(const toml::table& table, const std::string& prefix, std::vector<std::string>& found) {

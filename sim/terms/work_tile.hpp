@@ -3,8 +3,6 @@
 #include "layouts/layouts/visible_pairs.hpp"
 #include "sim/terms/price.hpp"
 
-#include <cmath>
-
 /// Terms of the time of one work tile: the sum of their of_work_tile().
 namespace ringlab::sim::terms {
 
@@ -74,17 +72,6 @@ struct Finish {
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::query_tile && load.ends ? cost.finish_seconds : 0;
-    }
-};
-
-struct Cluster {
-    static constexpr auto name = "cluster", effect = "sums of SMs that share a work tile";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"ends.share_us", &AttentionCost::cluster_seconds, Fitted::for_key_tiles}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return cost.work_tile == WorkTile::key_tile ? cost.cluster_seconds * std::log2(static_cast<double>(load.sms))
-                                                    : 0;
     }
 };
 

@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
     const auto zeros = fit_prices(found.forward, timings_of(attends, Pass::forward, found));
     BOOST_TEST(zeros.at("resume_us") == "not determined by what was timed");
     BOOST_TEST(zeros.at("finish_us") == "not determined by what was timed");
-    BOOST_TEST(zeros.at("ends.share_us") == "none: only key tiles have it");
+    BOOST_TEST(zeros.at("begin_memory_ratio") == "none: only key tiles have it");
     BOOST_TEST(!zeros.contains("work_tile_us"));
     BOOST_TEST(found.forward.resume_seconds == 0);
     BOOST_TEST(found.forward.finish_seconds == 0);

@@ -17,7 +17,7 @@ void KeyLaunch::begin(double seconds) { sms_ = ListScheduler(plan_.sharing.at_a_
 
 double KeyLaunch::end_of_next_attend(double block, double gradient, double slower) {
     double end = 0;
-    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_].work_tiles, plan_))
+    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_], plan_))
         end = std::max(end, sms_.give({slower * seconds, count}, block, gradient));
     ++next_;
     return end;

@@ -172,12 +172,7 @@ private:
             const bool is_optional = !price.is_rate() && price.value != &AttentionCost::launch_seconds;
             return !is_optional || has(std::string(".") + price.key);
         });
-        for (const auto* part : {"ends", "reread"}) {
-            bool wanted = false;
-            for_each_price<AttentionCost>(
-                [&](const auto& price) { wanted |= price.section() == part && c.*price.value > 0; });
-            if (fields_.section(fmt::format("{}.{}", section, part), wanted)) prices(section + ".", part, c);
-        }
+        if (fields_.section(section + ".ends", c.tail_seconds_per_byte > 0)) prices(section + ".", "ends", c);
     }
 
     template <class Cost>

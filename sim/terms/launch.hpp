@@ -29,13 +29,6 @@ struct OverflowTail {
     }
 };
 
-/// tiles/key_tile_launch.cpp counts the misses, and makes all work tiles longer by the sum of what they take.
-struct L2Misses {
-    static constexpr auto name = "l2-misses", effect = "row tiles that L2 has evicted";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"reread.tile_us", &AttentionCost::l2_miss_seconds, Fitted::for_key_tiles}};
-};
-
 /// play/clocks.cpp finds the clock.
 struct Power {
     static constexpr auto name = "power", effect = "the clock that power allows";

@@ -287,7 +287,7 @@ TileModel::Launch TileModel::attend_launch(std::span<const Run> row_runs, std::s
                                            double missing) const {
     auto work_tiles = work_tiles_of(row_runs, key_runs, rows, keys);
     if (cost_.work_tile == WorkTile::query_tile) return launch({&work_tiles, 1}, position, &keys, missing);
-    return key_launch({std::make_shared<const WorkTiles>(std::move(work_tiles))}, missing);
+    return key_launch(std::make_shared<const WorkTiles>(std::move(work_tiles)), missing);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,

@@ -180,32 +180,6 @@ BOOST_AUTO_TEST_CASE(query_tiles_are_dealt_by_the_heads_whose_keys_the_cache_hol
     BOOST_TEST(seconds() == 7e-6, exactly);
 }
 
-// 4 work tiles, each of which sees a tile of rows that the next one sees too, for 2 query heads of each of 2 kv heads:
-// with room for 2 tiles of Q, dO and dQ the cache has lost it each time, but for the last work tile's second head.
-BOOST_AUTO_TEST_CASE(rows_that_the_cache_has_lost_are_read_again) {
-    Scenario scenario{
-        .ranks = 1, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:16,0", .pass = Pass::backward};
-    auto machine = three_processors();
-    machine.sms = 1;
-    constexpr double tile_bytes = 16 * 128 * (2 + 2 + 4);
-    const auto more = [&](double tiles) {
-        const auto schedule = scenario.schedule();
-        const auto seconds = [&] {
-            return TileModel(*schedule, machine).attend(schedule->part(0, {0, 4}), schedule->part(0, {0, 2}), {}).alone;
-        };
-        machine.backward.l2_miss_seconds = 0;
-        const auto before = seconds();
-        machine.backward.l2_miss_seconds = 1e-6;
-        machine.cache_bytes = tiles * tile_bytes;
-        return seconds() - before;
-    };
-    BOOST_TEST(more(2) == 2 * 5e-6, boost::test_tools::tolerance(1e-9));
-    BOOST_TEST(more(3) == 0);
-    BOOST_TEST(more(0) == 0);  // nothing is known of a cache
-    scenario.mask = "causal";  // in step
-    BOOST_TEST(more(2) == 0);
-}
-
 // A stretch of a rank's attends up to one that waits for one of them: 8 us each, and the last one for what has
 // travelled.
 BOOST_AUTO_TEST_CASE(over_kernels_a_launch_ends_where_an_attend_waits_for_one_of_its_own) {

@@ -148,13 +148,13 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
 
     auto more = machine;
     more.power_of_gpus = std::vector<double>(static_cast<std::size_t>(machine.gpus_per_host), 0.95);
-    more.backward.l2_miss_seconds = 1.25e-6;
+    more.forward.tail_seconds_per_byte = 1.25e-6;
     more.rotate_memory_ratio = 8;
     auto more_sources = sources;
-    for (const auto* section : {"power", "attention.backward.reread", "rotation"}) more_sources[section] = "this test";
+    for (const auto* section : {"power", "attention.forward.ends", "rotation"}) more_sources[section] = "this test";
     const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
     BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
-    BOOST_TEST(optional.backward.l2_miss_seconds == 1.25e-6, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(optional.forward.tail_seconds_per_byte == 1.25e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(optional.rotate_memory_ratio == 8);
 
     sources.erase("gpu.multiprocessors");

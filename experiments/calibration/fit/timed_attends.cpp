@@ -18,19 +18,11 @@ const std::map<std::string, AttendPosition> forward_calls{{"forward_kept", {true
 /// Whether an attend under a window is used for the fit: with windows of half and of an eighth of the tokens. Of all
 /// timed attends, only these have idle work tiles whose time is not hidden by longer ones.
 bool is_held_out(const GpuSample& sample) {
-    const auto fitted = fitted_documents(sample.tokens_per_rank);
-    if (std::ranges::find(fitted, sample.mask) != fitted.end()) return false;
     return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
            sample.mask.find("documents") != std::string::npos;
 }
 
 }  // namespace
-
-std::vector<std::string> fitted_documents(std::int64_t tokens) {
-    const auto part = tokens / 16;
-    return {fmt::format("causal+documents:{},{},{},{}", 6 * part, 4 * part, 3 * part, 3 * part),
-            fmt::format("causal+documents:{},{}", 10 * part, 6 * part)};
-}
 
 std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan) {
     const auto forward = forward_calls.find(sample.call);

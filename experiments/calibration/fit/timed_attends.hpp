@@ -10,10 +10,6 @@
 
 namespace ringlab::experiments {
 
-/// Masks of packed documents, for so many tokens, under which a backward launch touches more rows at a time than L2
-/// holds. The price of L2 misses is fitted to them; the mask with more documents comes first.
-std::vector<std::string> fitted_documents(std::int64_t tokens);
-
 /// The attend that a sample of a kernel's call has timed. Nothing if the call timed what surrounds attends.
 struct SampledAttend {
     layouts::Pass pass = layouts::Pass::forward;

@@ -87,7 +87,6 @@ std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machin
         for (const auto part : {4, 2})
             for (const auto window : {tokens / part / 2, tokens / part / 8})
                 add(fmt::format("window:{},0", window), "contiguous", 2, 1, 0, tokens / part, true);
-        add(fitted_documents(tokens).front(), "contiguous", 1, 0, 0, tokens, false);
         // Held out of the fit.
         add("causal", "zigzag", 4, 2, 1, tokens / 2, true);
         add(fmt::format("causal+documents:{0},{1},{1}", tokens / 8, tokens / 16), "contiguous", 1, 0, 0, tokens / 4,

@@ -48,7 +48,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto hidden = (rows + keys) / 2;
     const auto diagonal = (partial - full) * of_heads * (rows + keys) / (rows * keys);
     prices.row = diagonal + (hidden / 2 + std::min(rows, keys) / 2) * prices.pair;
-    prices.row += cost.work_tile == WorkTile::query_tile ? (item + cost.finish_seconds / clock) * of_heads / rows
+    prices.row += cost.work_tile == WorkTile::query_tile ? item * of_heads / rows
                                                          : item * of_kv_heads / keys;
     prices.piece = partial * of_heads / 2;
     prices.owner = cost.launch_seconds;

@@ -23,7 +23,7 @@ constexpr double memory = 4776.8, attention_memory = 4200.3, capacity = 150.1;
 struct Pass {
     const char* name;
     double flop_of_pair;  ///< for each dim
-    double launch, work_tile, full_tile, partial_tile, idle_work_tile, resume, finish;
+    double launch, work_tile, full_tile, partial_tile, idle_work_tile, resume;
     double begin, begin_ratio;
 };
 constexpr Pass forward{.name = "forward",
@@ -34,7 +34,6 @@ constexpr Pass forward{.name = "forward",
                        .partial_tile = 1.819,
                        .idle_work_tile = 1.8308,
                        .resume = 1.5196,
-                       .finish = 1.1193,
                        .begin = 5.5794,
                        .begin_ratio = 0.0095464};
 // H200's backward tiles have 64 rows, so a tile of 128 rows costs as much as two of them. A derived query tile stands
@@ -47,7 +46,6 @@ constexpr Pass backward{.name = "backward",
                         .partial_tile = 2 * 2.8974,
                         .idle_work_tile = 4.1991,
                         .resume = 0,
-                        .finish = 0,
                         .begin = 7.7917,
                         .begin_ratio = 7.5662};
 
@@ -146,7 +144,7 @@ private:
         if (root_.at_path(section + "full_tile_us") || root_.at_path(section + "partial_tile_us")) return;
         constexpr double side = 128, count = 32 * 1024 / side, micro = 1e-6, tera = 1e12;
         const auto flop = count * pass.flop_of_pair * side * side * side;
-        const auto seconds_of_h200 = (pass.work_tile + count * pass.full_tile + pass.finish) * micro;
+        const auto seconds_of_h200 = (pass.work_tile + count * pass.full_tile) * micro;
         const auto rate_of_sm =
             given(section + "teraflops", infinite) * tera / given("gpu.multiprocessors", sms_of_h200);
         const auto scale = flop / rate_of_sm / seconds_of_h200;
@@ -164,7 +162,6 @@ private:
         price("partial_tile_us", pass.partial_tile);
         price("idle_work_tile_us", pass.idle_work_tile);
         price("resume_us", pass.resume);
-        price("finish_us", pass.finish);
     }
 
     /// A figure of the file, derived or not; `otherwise` if it is missing or not a positive number. The reader refuses

@@ -205,7 +205,7 @@ private:
         constexpr std::string_view whole[]{"joined_launches", "host.compute_issue_us",
                                            "hidden_messages.busy_speed_ratio"};
         constexpr std::string_view of_attends[]{".end_us", ".end_memory_ratio", ".ends.idle_byte_us",
-                                                ".ends.share_us", ".reread.tile_us"};
+                                                ".ends.share_us", ".finish_us", ".reread.tile_us"};
         const auto is = [&](std::string_view other) { return key == other; };
         const auto ends_so = [&](std::string_view end) { return key.ends_with(end); };
         return std::ranges::any_of(whole, is) ||

@@ -24,7 +24,7 @@ namespace ringlab::sim {
 /// Calibration finds prices in this order: of prices that always occur together, the first is found
 /// and the others are 0.
 using Terms = std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::IdleWorkTile, terms::Resume,
-                         terms::Finish, terms::OverflowTail, terms::Power, terms::PowerOfGpus, terms::Begin, terms::Sums, terms::PassIssue,
+                         terms::OverflowTail, terms::Power, terms::PowerOfGpus, terms::Begin, terms::Sums, terms::PassIssue,
                          terms::MessageIssue, terms::Issue, terms::Latency, terms::BesideAttends, terms::MemoryShared,
                          terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
 
@@ -48,7 +48,7 @@ inline double work_tile_seconds(const AttentionCost& cost, const terms::WorkTile
     using namespace terms;
     const auto sum = [&](auto... term) { return (... + term.of_work_tile(cost, load)); };
     // From left to right, in this order: another one changes the last digits of predictions.
-    return sum(Resume{}, Finish{}, WorkTilePrologue{}, IdleWorkTile{}, Tiles{});
+    return sum(Resume{}, WorkTilePrologue{}, IdleWorkTile{}, Tiles{});
 }
 
 /// A term of the cost model that a machine can be without: what its keys describe then costs nothing.

@@ -9,7 +9,7 @@ namespace ringlab::sim::terms {
 /// What a work tile has to do.
 struct WorkTileLoad {
     layouts::TileCounts tiles;        ///< for each query head
-    bool begins = true, ends = true;  ///< whether this is the first or last block of its rows
+    bool begins = true;               ///< whether this is the first block of its rows
     int heads_in_turn = 1;            ///< query heads that it takes one after another
     std::int64_t sms = 1;             ///< that share it
     int visits = 1;                   ///< blocks of the launch in which it meets any tile
@@ -62,16 +62,6 @@ struct Resume {
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::query_tile && !load.begins ? cost.resume_seconds : 0;
-    }
-};
-
-struct Finish {
-    static constexpr auto name = "finish", effect = "division and store behind the last block";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"finish_us", &AttentionCost::finish_seconds, Fitted::for_query_tiles}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return cost.work_tile == WorkTile::query_tile && load.ends ? cost.finish_seconds : 0;
     }
 };
 

@@ -251,7 +251,6 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
             const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
             groups.push_back({work_tile_seconds(cost_, {.tiles = tiles,
                                                         .begins = position.begins,
-                                                        .ends = position.ends,
                                                         .heads_in_turn = part.query_heads_in_turn,
                                                         .visits = visits}),
                               part.copies});

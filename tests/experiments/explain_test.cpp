@@ -87,7 +87,7 @@ void scale_attends(Machine& machine, double factor) {
     for (auto* cost : {&machine.forward, &machine.backward})
         for (auto* price : {&cost->launch_seconds, &cost->work_tile_seconds, &cost->full_tile_seconds,
                             &cost->partial_tile_seconds, &cost->idle_work_tile_seconds, &cost->resume_seconds,
-                            &cost->finish_seconds, &cost->tail_seconds_per_byte})
+                            &cost->tail_seconds_per_byte})
             *price *= factor;
 }
 

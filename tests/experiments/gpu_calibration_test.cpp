@@ -47,7 +47,6 @@ sim::Machine two_gpus() {
     machine.forward.partial_tile_seconds = 1.9e-6;
     machine.forward.idle_work_tile_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
-    machine.forward.finish_seconds = 0.6e-6;
     machine.forward.dropout_tile_seconds = 9e-6;
     machine.split_kv = {.rows = 16,
                         .launch_seconds = 19e-6,

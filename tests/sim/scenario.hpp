@@ -88,7 +88,6 @@ inline Machine busy_machine() {
         cost->begin_memory_ratio = 4;
         cost->idle_work_tile_seconds = 0.2e-6;
         cost->resume_seconds = 0.15e-6;
-        cost->finish_seconds = 0.1e-6;
     }
     machine.backward.work_tile = WorkTile::key_tile;
     machine.backward.groups = {{2, 8}, {4, 3}};

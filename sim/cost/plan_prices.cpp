@@ -55,7 +55,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     // At the end of a launch, SMs wait for the last work tiles: on average for half of one.
     const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
     if (cost.work_tile == WorkTile::query_tile) {
-        prices.again = cost.idle_work_tile_seconds / clock * of_heads / rows;
+        prices.again = item * of_heads / rows;
         prices.visit = (item + resume) * of_heads / rows;
         prices.owner += waiting * (item + resume);
         prices.key = waiting * full / keys;

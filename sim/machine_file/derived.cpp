@@ -23,7 +23,7 @@ constexpr double memory = 4776.8, attention_memory = 4200.3, capacity = 150.1;
 struct Pass {
     const char* name;
     double flop_of_pair;  ///< for each dim
-    double launch, work_tile, full_tile, partial_tile, idle_work_tile, resume;
+    double launch, work_tile, full_tile, partial_tile, resume;
     double begin, begin_ratio;
 };
 constexpr Pass forward{.name = "forward",
@@ -32,7 +32,6 @@ constexpr Pass forward{.name = "forward",
                        .work_tile = 2.142,
                        .full_tile = 1.4697,
                        .partial_tile = 1.819,
-                       .idle_work_tile = 1.8308,
                        .resume = 1.5196,
                        .begin = 5.5794,
                        .begin_ratio = 0.0095464};
@@ -44,7 +43,6 @@ constexpr Pass backward{.name = "backward",
                         .work_tile = 10.34,
                         .full_tile = 2 * 2.0116,
                         .partial_tile = 2 * 2.8974,
-                        .idle_work_tile = 4.1991,
                         .resume = 0,
                         .begin = 7.7917,
                         .begin_ratio = 7.5662};
@@ -160,7 +158,6 @@ private:
         price("work_tile_us", pass.work_tile);
         price("full_tile_us", pass.full_tile);
         price("partial_tile_us", pass.partial_tile);
-        price("idle_work_tile_us", pass.idle_work_tile);
         price("resume_us", pass.resume);
     }
 

@@ -205,7 +205,7 @@ private:
         constexpr std::string_view whole[]{"joined_launches", "host.compute_issue_us",
                                            "hidden_messages.busy_speed_ratio"};
         constexpr std::string_view of_attends[]{".end_us", ".end_memory_ratio", ".ends.idle_byte_us",
-                                                ".ends.share_us", ".finish_us", ".reread.tile_us"};
+                                                ".ends.share_us", ".idle_work_tile_us", ".idle_item_us", ".finish_us", ".reread.tile_us"};
         const auto is = [&](std::string_view other) { return key == other; };
         const auto ends_so = [&](std::string_view end) { return key.ends_with(end); };
         return std::ranges::any_of(whole, is) ||
@@ -296,7 +296,6 @@ Machine read_machine(Reader& reader) {
 void update_old_names(toml::table& table) {
     for (const auto& [old, now] : {std::pair{"item", "work_tile"},
                                    {"item_us", "work_tile_us"},
-                                   {"idle_item_us", "idle_work_tile_us"},
                                    {"few_rows", "split_kv"},
                                    {"room_for_transfers", "sm_admission"}})
         if (auto* node = table.get(old); node && !table.contains(now)) {

@@ -13,8 +13,6 @@ struct WorkTileLoad {
     int heads_in_turn = 1;            ///< query heads that it takes one after another
     std::int64_t sms = 1;             ///< that share it
     int visits = 1;                   ///< blocks of the launch in which it meets any tile
-
-    bool is_idle() const { return tiles.full + tiles.partial == 0; }
 };
 
 struct WorkTilePrologue {
@@ -23,7 +21,7 @@ struct WorkTilePrologue {
         {"work_tile_us", &AttentionCost::work_tile_seconds, Fitted::yes}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return load.is_idle() ? 0 : cost.work_tile_seconds * load.visits;
+        return cost.work_tile_seconds * load.visits;
     }
 };
 
@@ -42,17 +40,6 @@ struct Tiles {
         return of_tiles(cost, load.tiles) * load.heads_in_turn / static_cast<double>(load.sms);
     }
     static void remove(AttentionCost& cost) { cost.partial_tile_seconds = cost.full_tile_seconds; }
-};
-
-/// A kernel that does not visit idle work tiles has no such price.
-struct IdleWorkTile {
-    static constexpr auto name = "idle-work-tile", effect = "work tiles that see nothing";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"idle_work_tile_us", &AttentionCost::idle_work_tile_seconds, Fitted::yes}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return load.is_idle() ? cost.idle_work_tile_seconds : 0;
-    }
 };
 
 struct Resume {

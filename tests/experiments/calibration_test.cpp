@@ -25,7 +25,6 @@ sim::Machine true_machine() {
     machine.forward.work_tile_seconds = 2.9e-6;
     machine.forward.full_tile_seconds = 1.46e-6;
     machine.forward.partial_tile_seconds = 1.9e-6;
-    machine.forward.idle_work_tile_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
     machine.backward = {.work_tile = sim::WorkTile::key_tile,
                         .tile_rows = 64,
@@ -33,8 +32,7 @@ sim::Machine true_machine() {
                         .launch_seconds = 4e-6,
                         .work_tile_seconds = 13e-6,
                         .full_tile_seconds = 2e-6,
-                        .partial_tile_seconds = 2.7e-6,
-                        .idle_work_tile_seconds = 5e-6};
+                        .partial_tile_seconds = 2.7e-6};
     return machine;
 }
 
@@ -76,7 +74,7 @@ BOOST_AUTO_TEST_CASE(times_that_a_machine_would_give_are_found_again) {
         auto found = truth;
         auto& cost = pass == Pass::forward ? found.forward : found.backward;
         cost.launch_seconds = cost.work_tile_seconds = cost.full_tile_seconds = cost.partial_tile_seconds = 1;
-        cost.idle_work_tile_seconds = cost.resume_seconds = 1;
+        cost.resume_seconds = 1;
         const auto attends = timed_on(truth, pass);
         fit_prices(cost, timings_of(attends, pass, found));
         // Times that always occur together cannot be told apart; what they add up to can.

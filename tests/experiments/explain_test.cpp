@@ -86,7 +86,7 @@ void write_record(const std::filesystem::path& path, const std::vector<Throughpu
 void scale_attends(Machine& machine, double factor) {
     for (auto* cost : {&machine.forward, &machine.backward})
         for (auto* price : {&cost->launch_seconds, &cost->work_tile_seconds, &cost->full_tile_seconds,
-                            &cost->partial_tile_seconds, &cost->idle_work_tile_seconds, &cost->resume_seconds,
+                            &cost->partial_tile_seconds, &cost->resume_seconds,
                             &cost->tail_seconds_per_byte})
             *price *= factor;
 }

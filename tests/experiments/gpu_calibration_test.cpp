@@ -45,7 +45,6 @@ sim::Machine two_gpus() {
     machine.forward.work_tile_seconds = 2.9e-6;
     machine.forward.full_tile_seconds = 1.46e-6;
     machine.forward.partial_tile_seconds = 1.9e-6;
-    machine.forward.idle_work_tile_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
     machine.forward.dropout_tile_seconds = 9e-6;
     machine.split_kv = {.rows = 16,
@@ -59,7 +58,6 @@ sim::Machine two_gpus() {
                         .work_tile_seconds = 3e-6,
                         .full_tile_seconds = 2e-6,
                         .partial_tile_seconds = 2.7e-6,
-                        .idle_work_tile_seconds = 2e-6,
                         .begin_memory_ratio = 8};
     machine.backward.dropout_tile_seconds = 9e-6;
     // Low enough to limit launches that never rest, and too high to limit passes with pauses between them.

@@ -40,7 +40,7 @@ void free_ends(Machine& machine) {
 void free_attends(Machine& machine) {
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->launch_seconds = cost->work_tile_seconds = cost->full_tile_seconds = cost->partial_tile_seconds = 0;
-        cost->idle_work_tile_seconds = cost->resume_seconds = 0;
+        cost->resume_seconds = 0;
         cost->tail_seconds_per_byte = 0;
         cost->flops = std::numeric_limits<double>::infinity();
     }

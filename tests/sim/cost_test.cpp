@@ -65,9 +65,8 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     }
     const auto group = ringlab::layouts::sm_group_by_waves(load, static_cast<std::int64_t>(machine.sms), cost.groups);
     const auto seconds_of = [&](const ringlab::layouts::TileCounts& tiles) {
-        const bool idle = tiles.full + tiles.partial == 0;
         const auto of_rows = position.begins ? 0 : cost.resume_seconds;
-        return (idle ? cost.idle_work_tile_seconds : cost.work_tile_seconds) + (by_keys ? 0 : of_rows) +
+        return cost.work_tile_seconds + (by_keys ? 0 : of_rows) +
                query_heads_in_turn *
                    (cost.full_tile_seconds * double(tiles.full) + cost.partial_tile_seconds * double(tiles.partial)) /
                    double(group.sms);
@@ -151,7 +150,6 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
         cost->work_tile_seconds = 3;
         cost->full_tile_seconds = 11;
         cost->partial_tile_seconds = 17;
-        cost->idle_work_tile_seconds = 2;
         cost->resume_seconds = 5;
     }
     for (int trial = 0; trial < 150; ++trial) {

@@ -64,7 +64,6 @@ BOOST_AUTO_TEST_CASE(keys_by_their_old_names_are_read) {
     auto old = text;
     for (const auto& [now, before] : {std::pair{"\nwork_tile = ", "\nitem = "},
                                       {"\nwork_tile_us", "\nitem_us"},
-                                      {"idle_work_tile_us", "idle_item_us"},
                                       {"as work tiles end", "as items end"},
                                       {"[sm_admission]", "[room_for_transfers]"},
                                       {"[split_kv]", "[few_rows]"}})

@@ -86,7 +86,6 @@ inline Machine busy_machine() {
         cost->flops = 2e12;
         cost->begin_seconds = 1.1e-6;
         cost->begin_memory_ratio = 4;
-        cost->idle_work_tile_seconds = 0.2e-6;
         cost->resume_seconds = 0.15e-6;
     }
     machine.backward.work_tile = WorkTile::key_tile;

@@ -219,8 +219,6 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
 }
 
-Picoseconds CostModel::issue_pass() const { return issue_time(machine_.pass_issue_seconds); }
-
 Picoseconds CostModel::begin_of_pass(int rank) const {
     if (options_.measured)
         if (const auto given = options_.measured->begin(rank)) return *given;

@@ -98,8 +98,7 @@ public:
     /// FLOP of an attend that take power: those of all pairs of the tiles that it computes.
     double computed_flop(const Op& op) const;
 
-    /// Host time of a pass before its first operation, and host time to issue an operation. `follows`: see HostClock.
-    Picoseconds issue_pass() const;
+    /// Host time to issue an operation. `follows`: see HostClock.
     Picoseconds issue(const Op& op, bool follows) const {
         if (!op.transfers()) return 0;
         const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_
@@ -112,10 +111,7 @@ public:
     }
 
     /// The clock of a host that starts a pass at `start`.
-    HostClock host_clock(Picoseconds start) const {
-        const auto begun = layouts::checked_sum(start, issue_pass());
-        return host_clock({.now = begun, .computed = begun});
-    }
+    HostClock host_clock(Picoseconds start) const { return host_clock({.now = start, .computed = start}); }
 
     /// GPU time of a rank's pass before its first operation on the compute lane, and behind its last operation.
     Picoseconds begin_of_pass(int rank) const;

@@ -188,7 +188,6 @@ struct Machine {
     /// Power of each GPU of a host, relative to the one that power_flops was measured on; empty: all 1.
     std::vector<double> power_of_gpus{};
 
-    double pass_issue_seconds = 0;      ///< host time of a pass before its first operation
     double transfer_issue_seconds = 0;  ///< host time to issue a message; a kernel is issued in no time
     /// Host time to issue a message directly behind another one on the same lane and with the same peer: the peer's
     /// host is already there. 0: the same as transfer_issue_seconds.

@@ -87,7 +87,6 @@ private:
                std::min(h200::attention_memory / h200::memory * given("gpu.memory_gigabytes_per_second", h200::memory),
                         highest_rate),
                "H200's share of the memory's bandwidth, 0.88");
-        number("host.pass_issue_us", 3.2549, "as H200: a CPU's time");
         number("host.transfer_issue_us", 10.832, "as H200: a CPU's time");
         number("attention.backward.teraflops", 0.85 * given("attention.forward.teraflops", infinite),
                "0.85 of the forward rate: published kernels of five GPUs have 0.78 to 0.89");

@@ -45,11 +45,6 @@ struct Sums {
     static void remove(Machine& machine) { machine.accumulate_launch_seconds = machine.copy_launch_seconds = 0; }
 };
 
-struct PassIssue {
-    static constexpr auto name = "pass-issue", effect = "host time before the first operation";
-    static constexpr Price<Machine> prices[] = {{"host.pass_issue_us", &Machine::pass_issue_seconds}};
-};
-
 struct MessageIssue {
     static constexpr auto name = "message-issue", effect = "host time to issue a message";
     static constexpr Price<Machine> prices[] = {{"host.transfer_issue_us", &Machine::transfer_issue_seconds}};
@@ -57,14 +52,6 @@ struct MessageIssue {
     static void remove(Machine& machine) {
         machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
         for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->piece_issue_seconds = 0;
-    }
-};
-
-struct Issue {
-    static constexpr auto name = "issue", effect = "all time of the host";
-    static void remove(Machine& machine) {
-        machine.pass_issue_seconds = 0;
-        MessageIssue::remove(machine);
     }
 };
 

@@ -122,7 +122,7 @@ const Plant plants[] = {
      [](Machine& m) { m.inside_host.latency_seconds *= 2; }},
     {"the host twice as slow", "copy", copy_file, Owner::issue,
      [](Machine& m) {
-         for (auto* seconds : {&m.pass_issue_seconds, &m.transfer_issue_seconds, &m.next_transfer_issue_seconds})
+         for (auto* seconds : {&m.transfer_issue_seconds, &m.next_transfer_issue_seconds})
              *seconds *= 2;
      }},
     {"messages are issued in half the time", "copy", copy_file, Owner::issue,

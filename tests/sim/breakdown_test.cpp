@@ -28,7 +28,7 @@ void free_links(Machine& machine) {
 }
 
 void free_issue(Machine& machine) {
-    machine.pass_issue_seconds = machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
+    machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
     machine.inside_host.piece_issue_seconds = 0;
 }
 
@@ -55,7 +55,6 @@ void free_memory(Machine& machine) {
 /// Everything costs something, over copy engines.
 Machine copying_machine() {
     auto machine = busy_machine();
-    machine.pass_issue_seconds = 2e-6;
     for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->carrier = LinkCost::Carrier::copy_engines;
     for (auto* cost : {&machine.forward, &machine.backward}) cost->begin_memory_ratio = 0;
     return machine;

@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
         for (const auto* key : {"full_tile_us", "partial_tile_us"})
             expect(pass + key, rows * scale * of_h200(pass + key));
     }
-    for (const auto* key : {"host.pass_issue_us", "host.transfer_issue_us", "accumulate.launch_us",
+    for (const auto* key : {"host.transfer_issue_us", "accumulate.launch_us",
                             "accumulate.merge_memory_ratio", "accumulate.add_memory_ratio", "accumulate.copy_launch_us",
                             "accumulate.copy_memory_ratio", "device_memory.reserved_gigabytes"})
         expect(key, of_h200(key));

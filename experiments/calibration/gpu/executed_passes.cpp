@@ -111,7 +111,6 @@ std::vector<ExecutedPass> executed_passes(const GpuSamples& all) {
         }
         if (passes.empty()) continue;
         auto& pass = passes.back();
-        if (sample.kind == "issue") pass.issue = sample.seconds;
         if (sample.kind == "period") pass.period = sample.seconds;
         if (sample.kind != "operation") continue;
         if (sample.op == 0) {

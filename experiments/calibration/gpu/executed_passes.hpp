@@ -22,7 +22,6 @@ struct ExecutedPass {
     layouts::Pass pass = layouts::Pass::forward;
     std::string transport;
     double seconds = 0;         ///< of the whole, when its operations are not timed
-    double issue = 0;           ///< of the host
     double period = 0;          ///< from its start to that of the next; 0: not known
     double forward_before = 0;  ///< of a backward pass: seconds of the forward pass before it
     std::vector<ExecutedOperation> operations;  ///< rank by rank

@@ -225,34 +225,9 @@ double median_of(std::vector<double> values) {
     return *middle;
 }
 
-void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
-    auto& m = fitted.machine;
-    std::vector<double> matrix, ones;
-    for (const auto& pass : passes) {
-        if (pass.transport != "loopback" || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
-        const auto issued = pass.issued(0);
-        for (const double count :
-             {1.0, double(issued.launches * pass.ranks()), double(issued.transfers * pass.ranks())})
-            matrix.push_back(count / pass.issue);
-        ones.push_back(1);
-    }
-    require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
-    const auto found = nonnegative_least_squares(matrix, ones, 3);
-    // The constant of this fit is mostly time at the end of a pass. The host time before the first launch follows from
-    // the begin of a pass of one rank.
-    const auto launch = found.values[1];
-    m.transfer_issue_seconds = found.values[2];
-    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - launch);
-    fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
-    if (!found.determined[2])
-        fitted.sources["host.transfer_issue_us"] = not_determined_by("the host's time of short passes on one GPU");
-    fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
-}
-
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
     const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
     auto& m = fitted.machine;
-    const auto calls_alone = m.transfer_issue_seconds;  // from fit_host(): for copies that wait for no other host
     if (const auto found =
             issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
         m.transfer_issue_seconds = found->median;
@@ -260,11 +235,6 @@ void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& 
             "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "
             "operations timed: median, quartiles {:.1f} and {:.1f}",
             found->count, transport, found->low * 1e6, found->high * 1e6);
-    }
-    if (transport == "copy" && calls_alone < m.transfer_issue_seconds) {
-        m.next_transfer_issue_seconds = calls_alone;
-        fitted.sources["messages_in_a_row.issue_us"] =
-            "fitted to the host's time of short passes on one GPU, where no other host is waited for";
     }
     auto& of_piece = m.inside_host.piece_issue_seconds;
     if (m.inside_host.piece_seconds == 0) return;

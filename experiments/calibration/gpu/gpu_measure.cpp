@@ -295,7 +295,6 @@ private:
                 return one;
             };
             add("pass", timed.seconds);
-            add("issue", timed.issue);
             add("period", {timed.period, 0});
             for (const auto& operation : timed.operations) {
                 auto& one = add("operation", operation.seconds);

@@ -58,8 +58,6 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       clocks_(std::move(clocks)),
       issues_compute_early_(machine.transfer_issue_seconds > 0 && !machine.inside_host.uses_kernels()),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
-      issue_following_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
-                                                               : issue_transfer_),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
       issue_fetch_(machine.inside_host.uses_kernels() ? 2 * issue_transfer_ : issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),

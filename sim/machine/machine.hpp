@@ -189,9 +189,6 @@ struct Machine {
     std::vector<double> power_of_gpus{};
 
     double transfer_issue_seconds = 0;  ///< host time to issue a message; a kernel is issued in no time
-    /// Host time to issue a message directly behind another one on the same lane and with the same peer: the peer's
-    /// host is already there. 0: the same as transfer_issue_seconds.
-    double next_transfer_issue_seconds = 0;
 
     AttentionCost forward;
     AttentionCost backward;

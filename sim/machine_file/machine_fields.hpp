@@ -82,8 +82,6 @@ public:
             fields_.choice("hidden_messages.halves", inside.halves, {"apart", "together, backward"});
         }
         if (fields_.section("pieces", inside.piece_seconds > 0)) prices("", "pieces", inside);
-        if (fields_.section("messages_in_a_row", m.next_transfer_issue_seconds > 0))
-            fields_.number("messages_in_a_row.issue_us", m.next_transfer_issue_seconds, not_negative, micro);
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
         if (fields_.section("dropout", m.forward.dropout_tile_seconds >= 0)) {

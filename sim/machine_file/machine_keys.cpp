@@ -26,7 +26,6 @@ constexpr std::pair<std::string_view, std::string_view> rows_of_keys[] = {
     {"network.", "network"},
     {"sm_admission.", terms::SmAdmission::name},
     {"hidden_messages.", terms::HiddenMessages::name},
-    {"messages_in_a_row.", terms::MessageIssue::name},
     {"matrix_product.", "latent"},
     {"dropout.", "dropout"},
     {".head_dim", "head dims"},

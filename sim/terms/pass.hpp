@@ -50,7 +50,7 @@ struct MessageIssue {
     static constexpr Price<Machine> prices[] = {{"host.transfer_issue_us", &Machine::transfer_issue_seconds}};
 
     static void remove(Machine& machine) {
-        machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
+        machine.transfer_issue_seconds = 0;
         for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->piece_issue_seconds = 0;
     }
 };

@@ -122,13 +122,11 @@ const Plant plants[] = {
      [](Machine& m) { m.inside_host.latency_seconds *= 2; }},
     {"the host twice as slow", "copy", copy_file, Owner::issue,
      [](Machine& m) {
-         for (auto* seconds : {&m.transfer_issue_seconds, &m.next_transfer_issue_seconds})
-             *seconds *= 2;
+         m.transfer_issue_seconds *= 2;
      }},
     {"messages are issued in half the time", "copy", copy_file, Owner::issue,
      [](Machine& m) {
          m.transfer_issue_seconds /= 2;
-         m.next_transfer_issue_seconds /= 2;
      }},
     {"begin three times as long", "copy", copy_file, Owner::begin,
      [](Machine& m) {

@@ -28,7 +28,7 @@ void free_links(Machine& machine) {
 }
 
 void free_issue(Machine& machine) {
-    machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
+    machine.transfer_issue_seconds = 0;
     machine.inside_host.piece_issue_seconds = 0;
 }
 

@@ -316,13 +316,11 @@ private:
         machine_.accumulate_launch_seconds = add.constant;
         machine_.add_memory_ratio = add.slope * machine_.memory_bytes_per_second;
         machine_.merge_memory_ratio = merge.slope * machine_.memory_bytes_per_second;
-        machine_.copy_launch_seconds = machine_.accumulate_launch_seconds;
         machine_.copy_memory_ratio = machine_.add_memory_ratio;
         source("accumulate", "fitted to processor time of sums and merges");
         if (!add.has_slope) source("accumulate.add_memory_ratio", not_determined_by("sums of one size"));
         if (!merge.has_slope) source("accumulate.merge_memory_ratio", not_determined_by("merges of one size"));
-        for (const auto* key : {"accumulate.copy_launch_us", "accumulate.copy_memory_ratio"})
-            source(key, "not calibrated: as of a sum");
+        source("accumulate.copy_memory_ratio", "not calibrated: as of a sum");
     }
 
     /// Times matrix products such as those that expand a latent, rows of a block times a head's matrix, and keeps the

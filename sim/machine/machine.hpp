@@ -195,11 +195,10 @@ struct Machine {
     std::vector<AttentionKernel> kernels;  ///< with prices of their own; kernel_price() chooses
     SplitKvCost split_kv;
 
-    double accumulate_launch_seconds = 0;  ///< of a merge or an add
+    double accumulate_launch_seconds = 0;  ///< of a merge, an add or a copy
     double merge_memory_ratio = 0;         ///< memory traffic, in bytes per byte of the operand that is merged or added
     double add_memory_ratio = 0;
-    double copy_launch_seconds = 0;  ///< of a copy from one place to another of the same memory
-    double copy_memory_ratio = 0;
+    double copy_memory_ratio = 0;  ///< of a copy from one place to another of the same memory
 
     // Memory traffic of a rotary embedding, in bytes per byte of q and k (back: of dq and dk). 0: two thirds of
     // add_memory_ratio, as each number is read and written once.

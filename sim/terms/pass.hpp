@@ -28,21 +28,18 @@ struct Sums {
         {"accumulate.launch_us", &Machine::accumulate_launch_seconds},
         {"accumulate.merge_memory_ratio", &Machine::merge_memory_ratio, Fitted::no, 1, ranges::ratio},
         {"accumulate.add_memory_ratio", &Machine::add_memory_ratio, Fitted::no, 1, ranges::ratio},
-        {"accumulate.copy_launch_us", &Machine::copy_launch_seconds},
         {"accumulate.copy_memory_ratio", &Machine::copy_memory_ratio, Fitted::no, 1, ranges::ratio}};
 
     /// The first partial result of its rows finds no result to read. It is only converted to fp32.
     static double seconds(const Machine& machine, const layouts::Op& op, std::int64_t bytes_of_number) {
-        const bool copies = op.kind == layouts::OpKind::copy;
-        const auto launch = copies ? machine.copy_launch_seconds : machine.accumulate_launch_seconds;
-        auto ratio = copies                              ? machine.copy_memory_ratio
+        auto ratio = op.kind == layouts::OpKind::copy    ? machine.copy_memory_ratio
                      : op.kind == layouts::OpKind::merge ? machine.merge_memory_ratio
                                                          : machine.add_memory_ratio;
         if (op.kind == layouts::OpKind::merge && op.begins)
             ratio = std::min(ratio, 1 + 4 / static_cast<double>(bytes_of_number));
-        return launch + ratio * static_cast<double>(op.bytes) / machine.memory_bytes_per_second;
+        return machine.accumulate_launch_seconds + ratio * static_cast<double>(op.bytes) / machine.memory_bytes_per_second;
     }
-    static void remove(Machine& machine) { machine.accumulate_launch_seconds = machine.copy_launch_seconds = 0; }
+    static void remove(Machine& machine) { machine.accumulate_launch_seconds = 0; }
 };
 
 struct MessageIssue {

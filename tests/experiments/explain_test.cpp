@@ -135,7 +135,7 @@ const Plant plants[] = {
     {"sums take twice as long", "copy", copy_file, Owner::sums,
      [](Machine& m) {
          m.accumulate_launch_seconds *= 2, m.merge_memory_ratio *= 2, m.add_memory_ratio *= 2;
-         m.copy_launch_seconds *= 2, m.copy_memory_ratio *= 2;
+         m.copy_memory_ratio *= 2;
      }},
     {"power 20 % too high", "copy", copy_file, Owner::clock,
      [](Machine& m) {

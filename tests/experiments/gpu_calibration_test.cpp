@@ -32,10 +32,8 @@ sim::Machine two_gpus() {
     machine.sms = 132;
     machine.memory_bytes_per_second = 4e12;
     machine.cache_bytes = 50e6;
-    machine.attention_memory_bytes_per_second = 1e12;
     machine.transfer_issue_seconds = 4e-6;
     machine.accumulate_launch_seconds = 3e-6;
-    machine.copy_launch_seconds = 3e-6;
     machine.add_memory_ratio = 3;
     machine.copy_memory_ratio = 3;
     machine.merge_memory_ratio = 5;
@@ -151,17 +149,12 @@ public:
             auto& one = both.emplace_back();
             one.seconds = {layouts::to_seconds(found.makespan), 0.01};
             one.period = one.seconds.median + pause;
-            double operations = 0;
-            for (const auto& span : found.timeline.spans) {
-                operations += 1;
+            for (const auto& span : found.timeline.spans)
                 one.operations.push_back({span.rank,
                                           span.op,
                                           layouts::to_seconds(span.posted),
                                           layouts::to_seconds(span.begin),
                                           {layouts::to_seconds(span.end - span.begin), 0.01}});
-            }
-            if (transport != "loopback") operations /= plan.layout().ranks();
-            one.issue = {operations * truth_.transfer_issue_seconds, 0.01};
         }
         return both;
     }

@@ -49,7 +49,7 @@ void free_attends(Machine& machine) {
 /// Where what begins a pass does not go by the memory's rate, which is then free too.
 void free_memory(Machine& machine) {
     machine.memory_bytes_per_second = std::numeric_limits<double>::infinity();
-    machine.accumulate_launch_seconds = machine.copy_launch_seconds = 0;
+    machine.accumulate_launch_seconds = 0;
 }
 
 /// Everything costs something, over copy engines.

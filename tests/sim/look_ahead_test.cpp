@@ -99,7 +99,7 @@ Machine cluster_of_that_day() {
     }
     machine.forward.flops = 598e12;
     machine.backward.flops = 525e12;
-    machine.accumulate_launch_seconds = machine.copy_launch_seconds = 4e-6;
+    machine.accumulate_launch_seconds = 4e-6;
     machine.add_memory_ratio = machine.copy_memory_ratio = 3;
     return machine;
 }

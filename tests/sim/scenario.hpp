@@ -91,7 +91,6 @@ inline Machine busy_machine() {
     machine.backward.work_tile = WorkTile::key_tile;
     machine.backward.groups = {{2, 8}, {4, 3}};
     machine.accumulate_launch_seconds = 1e-6;
-    machine.copy_launch_seconds = 1e-6;
     machine.merge_memory_ratio = 5;
     machine.add_memory_ratio = 3;
     machine.copy_memory_ratio = 3;

@@ -37,6 +37,7 @@ public:
         fit_products(fitted_, all_);
         fit_links(fitted_, all_, passes_, transport_);
         fit_kernels(fitted_, all_);
+        source("host.transfer_issue_us", "not calibrated: one GPU");
         fit_transfer_issue(fitted_, passes_, transport_);
         machine().name = fmt::format("{} {}", all_.gpus, all_.device);
         machine().description = fmt::format("one host; blocks travel by {}; calibrated on parts, none of them a ring",
@@ -44,7 +45,6 @@ public:
         source("topology", "this machine");
         source("gpu.multiprocessors", "this machine");
         source("cache", "this machine");
-        source("host.transfer_issue_us", "not calibrated: one GPU");
         return std::move(fitted_);
     }
 
@@ -152,7 +152,6 @@ private:
         m.accumulate_launch_seconds = add.constant;
         m.add_memory_ratio = add.slope;
         m.merge_memory_ratio = timed.contains(layouts::OpKind::merge) ? line_of(layouts::OpKind::merge).slope : 5;
-        m.copy_launch_seconds = copy.constant;
         m.copy_memory_ratio = copy.slope;
         source("accumulate", "fitted to passes of ranks that take turns on one GPU");
         for (const auto& [line, key] : {std::pair(add, "add"), {copy, "copy"}})

@@ -79,16 +79,12 @@ Messages messages_beside_attends(const GpuSamples& samples, const std::string& t
     return found;
 }
 
-void fit_copy_engines(FittedMachine& fitted, double slower) {
+void fit_copy_engines(FittedMachine& fitted) {
     auto& m = fitted.machine;
     m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1;
     fitted.sources["inside_host"] = "copy engines have no channels and take no multiprocessors";
     fitted.sources["inside_host.send_memory_ratio"] = "counted: every byte is read once";
     fitted.sources["inside_host.receive_memory_ratio"] = "counted: every byte is written once";
-    m.attention_memory_bytes_per_second = std::min(
-        m.memory_bytes_per_second, slower * (m.memory_bytes_per_second - 2 * m.inside_host.link_bytes_per_second));
-    fitted.sources["gpu.attention_memory_gigabytes_per_second"] =
-        fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
 }
 
 /// Fits messages that are kernels. The kernels of both directions take SMs from attends, half of these SMs for each
@@ -116,8 +112,6 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
     for (const auto* key : {"send", "receive"})
         sources[fmt::format("inside_host.{}_memory_ratio", key)] =
             "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved";
-    sources["gpu.attention_memory_gigabytes_per_second"] = "none: what attends lose is in the multiprocessors";
-    m.attention_memory_bytes_per_second = 0;
     // Thread blocks of the forward kernels for sm_90a take one work tile after another, so no SM is free before the
     // attend ends.
     using TransferStart = sim::AttentionCost::TransferStart;
@@ -250,10 +244,10 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
                const std::string& transport) {
     auto& m = fitted.machine;
     auto& sources = fitted.sources;
+    m.attention_memory_bytes_per_second = 0;
+    sources["gpu.attention_memory_gigabytes_per_second"] = "none: rings are predicted as well without it";
     if (transport.empty()) {
         sources["inside_host"] = "not calibrated: one GPU";
-        sources["gpu.attention_memory_gigabytes_per_second"] = "not calibrated: one GPU";
-        m.attention_memory_bytes_per_second = 0;
         return;
     }
     const bool kernels = transport == "nccl", timed = has_messages(passes, transport);
@@ -268,7 +262,8 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
             timed ? "fitted to messages between all GPUs that compute next to nothing"
                   : "fitted to copies between all GPUs beside attends";
     if (!line.has_slope) sources["inside_host.latency_us"] = not_determined_by("messages of one size");
-    double alone = 0, beside = 0, period = 0;
+    if (!kernels) return fit_copy_engines(fitted);
+    double alone = 0, period = 0;
     // Share of the SMs that messages hold while they are there. They come when an attend ends, and some not
     // before: then a call takes in one of them.
     std::vector<double> shares;
@@ -277,14 +272,11 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
         if (sample.kind == "message") period = sample.seconds;
         if (sample.kind == "alone") alone = sample.seconds;
         if (sample.kind != "beside") continue;
-        beside = sample.seconds;
         const auto message = line.constant + line.slope * static_cast<double>(sample.bytes);
         if (static_cast<double>(sample.bytes) >= long_message)
-            shares.push_back((1 - alone / beside) / std::min(1.0, message / period));
+            shares.push_back((1 - alone / sample.seconds) / std::min(1.0, message / period));
     }
     require(alone > 0 && !shares.empty(), "the samples hold no attends beside messages over {}", transport);
-    const auto slower = std::max(1.0, beside / alone);
-    if (!kernels) return fit_copy_engines(fitted, slower);
     fit_kernels_of_links(fitted, std::max(0.0, median_of(std::move(shares))), messages_over(passes, "copy", false),
                          samples.kernels);
     fit_hidden(fitted, samples);

@@ -93,7 +93,7 @@ private:
             number(key("value_dim"), 128, "as H200: the dims that published rates are of");
             number(key("launch_us"), pass->launch, "as H200: launch, ramp and drain, about alike on all GPUs");
             number(key("begin_us"), pass->begin, "as H200: launches");
-            number(key("begin_memory_ratio"), pass->begin_ratio, "as H200: counted in bytes");
+            number(key("begin_memory_ratio"), pass->begin_ratio, "as H200: memory traffic in bytes");
             number(key("power_teraflops"), infinite,
                    "the rate that was given is taken to be what power allows without end");
         }

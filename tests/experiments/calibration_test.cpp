@@ -21,6 +21,7 @@ using layouts::Pass;
 sim::Machine true_machine() {
     sim::Machine machine;
     machine.sms = 132;
+    machine.forward.flops = 600e12;
     machine.forward.launch_seconds = 7e-6;
     machine.forward.work_tile_seconds = 2.9e-6;
     machine.forward.full_tile_seconds = 1.46e-6;
@@ -32,7 +33,8 @@ sim::Machine true_machine() {
                         .launch_seconds = 4e-6,
                         .work_tile_seconds = 13e-6,
                         .full_tile_seconds = 2e-6,
-                        .partial_tile_seconds = 2.7e-6};
+                        .partial_tile_seconds = 2.7e-6,
+                        .flops = 600e12};
     return machine;
 }
 

@@ -131,8 +131,9 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
     expect("gpu.attention_memory_gigabytes_per_second", of_h200("gpu.attention_memory_gigabytes_per_second"));
     expect("attention.backward.teraflops", 0.85 * 300);
     for (const std::string pass : {"attention.forward.", "attention.backward."}) {
-        for (const auto* key : {"head_dim", "value_dim", "launch_us", "begin_us", "begin_memory_ratio"})
+        for (const auto* key : {"head_dim", "value_dim", "launch_us", "begin_us"})
             expect(pass + key, of_h200(pass + key));
+        expect(pass + "begin_memory_ratio", 0);
         expect(pass + "power_teraflops", infinite);
         expect(pass + "tile_rows", 128);
         expect(pass + "tile_keys", 128);
@@ -169,9 +170,6 @@ BOOST_AUTO_TEST_CASE(a_key_that_is_given_is_taken_and_what_depends_on_it_follows
     const auto given = machine_of(
         with(with(one_host, {"gpu.memory_gigabytes_per_second", 1000}), {"attention.backward.teraflops", 150}));
     BOOST_TEST(given.memory_bytes_per_second == 1e12);
-    BOOST_TEST(given.attention_memory_bytes_per_second / plain.attention_memory_bytes_per_second ==
-                   1e12 / plain.memory_bytes_per_second,
-               boost::test_tools::tolerance(1e-9));
     BOOST_TEST(given.backward.full_tile_seconds == plain.backward.full_tile_seconds * 255 / 150,
                boost::test_tools::tolerance(1e-9));
     // Messages that hold SMs are kernels, here as in complete files.
@@ -236,10 +234,10 @@ BOOST_DATA_TEST_CASE(every_committed_machine_predicts_a_ring, data::make(committ
 
 BOOST_AUTO_TEST_CASE(an_H200_by_its_five_keys_is_predicted_as_the_calibrated_one_within_its_margin) {
     const auto h200 = load_machine(source_dir / "experiments" / "machines" / "2xh200_calibrated.toml");
-    // 746.9 TFLOP/s: 256 tiles of 4 * 128^3 FLOP in 2.142 + 256 * 1.4697 + 1.1193 us, on 132 SMs.
+    // 739.4 TFLOP/s: 256 tiles of 4 * 128^3 FLOP in 2.0719 + 256 * 1.4895 us, on 132 SMs.
     const auto five = machine_of({{"topology.hosts", 1},
                                   {"topology.gpus_per_host", 2},
-                                  {"attention.forward.teraflops", 746.9},
+                                  {"attention.forward.teraflops", 739.4},
                                   {"inside_host.link_gigabytes_per_second", 392.8},
                                   {"device_memory.gigabytes", 150.1}});
     BOOST_TEST(five.forward.full_tile_seconds == h200.forward.full_tile_seconds, boost::test_tools::tolerance(1e-3));

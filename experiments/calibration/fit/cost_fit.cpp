@@ -83,7 +83,8 @@ SourcesOfZeros fit_prices(AttentionCost& cost, std::span<const Timing> timings) 
     guess(cost, asked, timings);
     auto best = cost;
     double least = mean_square_error(timings);
-    constexpr int rounds = 24;
+    // Power comes last: while times are far off, it would be found where it limits nothing, and stay there.
+    constexpr int rounds = 24, of_times = 6;
     for (int round = 0; round < rounds; ++round) {
         std::vector<double> counts, rest;  // of each timing, as shares of its seconds
         for (const auto& timing : timings) {
@@ -91,6 +92,10 @@ SourcesOfZeros fit_prices(AttentionCost& cost, std::span<const Timing> timings) 
             rest.push_back(1 - before / timing.seconds);
             for (const auto& price : asked) {
                 constexpr double small = 1e-4;
+                if (price.is_rate() && round < of_times) {
+                    counts.push_back(0);
+                    continue;
+                }
                 const double kept = price.in_fit(cost), step = small * typical_in_fit(price, best);
                 price.set_in_fit(cost, kept + step);
                 counts.push_back((timing.predicted() - before) / step / timing.seconds);
@@ -103,7 +108,8 @@ SourcesOfZeros fit_prices(AttentionCost& cost, std::span<const Timing> timings) 
         require(timings.size() > determined, "{} timings do not determine {} prices", timings.size(), determined);
         // Half a step, because whole steps oscillate if another SM becomes the last one.
         for (std::size_t i = 0; i < asked.size(); ++i)
-            asked[i].set_in_fit(cost, found.determined[i] ? (asked[i].in_fit(cost) + found.values[i]) / 2 : 0);
+            if (!asked[i].is_rate() || round >= of_times)
+                asked[i].set_in_fit(cost, found.determined[i] ? (asked[i].in_fit(cost) + found.values[i]) / 2 : 0);
         const double error = mean_square_error(timings);
         if (error >= least) continue;
         least = error;

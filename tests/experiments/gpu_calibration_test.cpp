@@ -23,7 +23,7 @@ namespace {
 
 using layouts::Pass;
 
-constexpr double power = 200e12;  // FLOP/s without end at the clock of the calibration
+constexpr double power = 140e12;  // FLOP/s without end at the clock of the calibration
 
 /// Two GPUs with times of the right order.
 sim::Machine two_gpus() {
@@ -211,8 +211,10 @@ private:
         for (auto& span : found.timeline.spans)
             if (span.lane == layouts::compute_lane) computing.push_back(&span);
         std::ranges::sort(computing, {}, [](const auto* span) { return span->begin; });
-        auto now = computing.front()->begin;
+        layouts::Picoseconds now = 0;
+        std::set<int> begun;
         for (auto* span : computing) {
+            if (begun.insert(span->rank).second) now += span->begin;  // what each rank does before its first attend
             const auto length = span->end - span->begin;
             span->begin = now;
             span->end = now += length;

@@ -167,6 +167,10 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples) {
                 fitted.sources[own + key] = "the kernel: " + samples.kernels;
             fitted.sources[own + ".teraflops"] = "measured: visible pairs, the best of the timed attends";
             for (const auto& [key, why] : zeros) fitted.sources[fmt::format("{}.{}", own, key)] = why;
+            if (without_rests.empty()) {
+                cost.power_flops = machine.attention(pass).power_flops;
+                fitted.sources[own + ".power_teraflops"] = "as for the kernel without a cap, or of other dims";
+            }
         }
         fitted.sources[section + ".scores"] = "the kernel: " + samples.kernels;
     }
@@ -176,11 +180,8 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples) {
         for (const auto& plain : machine.kernels)
             if (plain.scores == sim::Scores::plain && plain.forward.head_dim == kernel.forward.head_dim &&
                 plain.forward.value_dim == kernel.forward.value_dim)
-                for (const auto pass : passes_of_kernels) {
+                for (const auto pass : passes_of_kernels)
                     cost_of_kernel(kernel, pass).power_flops = plain.attention(pass).power_flops;
-                    fitted.sources[fmt::format("kernels.{}.{}.power_teraflops", kernel.name, to_string(pass))] =
-                        "as for the kernel without a cap";
-                }
     }
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 using layouts::Pass;
 
-constexpr double power = 140e12;  // FLOP/s without end at the clock of the calibration
+constexpr double power = 60e12;  // FLOP/s without end at the clock of the calibration
 
 /// Two GPUs with times of the right order.
 sim::Machine two_gpus() {
@@ -81,7 +81,7 @@ sim::Machine two_gpus() {
     return machine;
 }
 
-constexpr double power_of_second = 0.9, hidden_rate = 100e9, pause = 4e-4;
+constexpr double power_of_second = 0.9, hidden_rate = 100e9, pause = 2e-3;
 
 class SimulatedGpus : public GpuProbe {
 public:
@@ -145,7 +145,7 @@ public:
             auto machine = truth_;
             machine.gpus_per_host = std::max(gpus(), plan.layout().ranks());
             auto found = sim::simulate(*plan.schedule(pass), machine, options);
-            if (transport == "loopback") take_turns(found);
+            if (transport == "loopback") take_turns(found, sim::CostModel(*plan.schedule(pass), machine, options));
             auto& one = both.emplace_back();
             one.seconds = {layouts::to_seconds(found.makespan), 0.01};
             one.period = one.seconds.median + pause;
@@ -206,7 +206,7 @@ private:
     }
 
     /// One after another what ranks of one GPU compute.
-    static void take_turns(sim::Prediction& found) {
+    static void take_turns(sim::Prediction& found, const sim::CostModel& cost) {
         std::vector<layouts::Span*> computing;
         for (auto& span : found.timeline.spans)
             if (span.lane == layouts::compute_lane) computing.push_back(&span);
@@ -214,7 +214,7 @@ private:
         layouts::Picoseconds now = 0;
         std::set<int> begun;
         for (auto* span : computing) {
-            if (begun.insert(span->rank).second) now += span->begin;  // what each rank does before its first attend
+            if (begun.insert(span->rank).second) now += cost.begin_of_pass(span->rank);
             const auto length = span->end - span->begin;
             span->begin = now;
             span->end = now += length;
@@ -314,8 +314,9 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     // What is beside attends and messages.
     BOOST_TEST_REQUIRE(found.power_of_gpus.size() == 2u);
     BOOST_TEST(found.power_of_gpus[1] == power_of_second, boost::test_tools::tolerance(1e-3));
-    BOOST_TEST(found.forward.power_flops == power, boost::test_tools::tolerance(0.02));
-    BOOST_TEST(found.backward.power_flops == power, boost::test_tools::tolerance(0.02));
+    // Power goes as the cube of a launch's time, which is found to a percent.
+    BOOST_TEST(found.forward.power_flops == power, boost::test_tools::tolerance(0.03));
+    BOOST_TEST(found.backward.power_flops == power, boost::test_tools::tolerance(0.03));
     BOOST_TEST(found.matrix_product_flops == 600e12);
     BOOST_TEST(found.forward.dropout_tile_seconds == 9e-6, boost::test_tools::tolerance(0.02));
     BOOST_TEST(found.split_kv.launch_seconds == 19e-6, boost::test_tools::tolerance(0.05));

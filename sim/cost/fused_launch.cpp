@@ -123,8 +123,8 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         auto work_tiles = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
         double longest = 0;
         for (const auto& tiles : work_tiles.tiles)
-            longest = std::max(longest, work_tile_seconds(cost_, {.tiles = tiles,
-                                                                  .heads_in_turn = work_tiles.query_heads_in_turn}));
+            longest = std::max(
+                longest, work_tile_seconds(cost_, {.tiles = tiles, .heads_in_turn = work_tiles.query_heads_in_turn}));
         if (heads != attend.rows.heads.begin) {
             if (!parts.empty()) up_to.push_back(launch(parts, position, nullptr, 0));
             parts.push_back(std::move(work_tiles));

@@ -7,8 +7,7 @@
 
 namespace ringlab::sim {
 
-KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends)
-    : tiles_(&tiles), sms_(1) {
+KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends) : tiles_(&tiles), sms_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_tiles_of_block(attend.rows, attend.keys));
     plan_ = tiles.plan_of(parts_);
 }

@@ -37,7 +37,7 @@ struct AttentionCost {
     double work_tile_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
-    double resume_seconds = 0;   ///< added to a query tile but in its rows' first block: reads the fp32 state
+    double resume_seconds = 0;  ///< added to a query tile but in its rows' first block: reads the fp32 state
     /// Added to a launch of query tiles, whose last ones all wait for memory at once, per byte that is read or written
     /// for a number of O, if L2 does not hold what the launch touches.
     double tail_seconds_per_byte = 0;

@@ -202,14 +202,16 @@ private:
     }
 
     static bool is_retired(std::string_view key) {
-        constexpr std::string_view whole[]{"joined_launches", "host.compute_issue_us", "host.pass_issue_us", "messages_in_a_row", "accumulate.copy_launch_us",
-                                           "hidden_messages.busy_speed_ratio"};
-        constexpr std::string_view of_attends[]{".end_us", ".end_memory_ratio", ".ends.idle_byte_us",
-                                                ".ends.share_us", ".idle_work_tile_us", ".idle_item_us", ".finish_us", ".reread.tile_us"};
+        constexpr std::string_view whole[]{"joined_launches",           "host.compute_issue_us",
+                                           "host.pass_issue_us",        "messages_in_a_row",
+                                           "accumulate.copy_launch_us", "hidden_messages.busy_speed_ratio"};
+        constexpr std::string_view of_attends[]{".end_us",        ".end_memory_ratio",  ".ends.idle_byte_us",
+                                                ".ends.share_us", ".idle_work_tile_us", ".idle_item_us",
+                                                ".finish_us",     ".reread.tile_us"};
         const auto is = [&](std::string_view other) { return key == other; };
         const auto ends_so = [&](std::string_view end) { return key.ends_with(end); };
-        return std::ranges::any_of(whole, is) ||
-               ((key.starts_with("attention.") || key.starts_with("kernels.")) && std::ranges::any_of(of_attends, ends_so));
+        return std::ranges::any_of(whole, is) || ((key.starts_with("attention.") || key.starts_with("kernels.")) &&
+                                                  std::ranges::any_of(of_attends, ends_so));
     }
 
     static void add_retired_keys(const toml::table& table, const std::string& prefix, std::vector<std::string>& found) {

@@ -40,10 +40,10 @@ struct HiddenMessages {
 
 struct Pieces {
     static constexpr auto name = "pieces", effect = "that messages from several places in memory are several calls";
-    static constexpr Price<LinkCost> prices[] = {{"pieces.each_us", &LinkCost::piece_seconds},
-                                                 {"pieces.gigabytes_per_second", &LinkCost::pieces_bytes_per_second,
-                                                  Fitted::no, units::giga, ranges::bandwidth},
-                                                 {"pieces.issue_us", &LinkCost::piece_issue_seconds}};
+    static constexpr Price<LinkCost> prices[] = {
+        {"pieces.each_us", &LinkCost::piece_seconds},
+        {"pieces.gigabytes_per_second", &LinkCost::pieces_bytes_per_second, Fitted::no, units::giga, ranges::bandwidth},
+        {"pieces.issue_us", &LinkCost::piece_issue_seconds}};
 
     static double latency(const LinkCost& link, std::int64_t pieces) {
         return link.piece_seconds * static_cast<double>(pieces - 1);

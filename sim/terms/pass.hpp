@@ -37,7 +37,8 @@ struct Sums {
                                                          : machine.add_memory_ratio;
         if (op.kind == layouts::OpKind::merge && op.begins)
             ratio = std::min(ratio, 1 + 4 / static_cast<double>(bytes_of_number));
-        return machine.accumulate_launch_seconds + ratio * static_cast<double>(op.bytes) / machine.memory_bytes_per_second;
+        return machine.accumulate_launch_seconds +
+               ratio * static_cast<double>(op.bytes) / machine.memory_bytes_per_second;
     }
     static void remove(Machine& machine) { machine.accumulate_launch_seconds = 0; }
 };

@@ -23,9 +23,10 @@ namespace ringlab::sim {
 ///
 /// Calibration finds prices in this order: of prices that always occur together, the first is found
 /// and the others are 0.
-using Terms = std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::Resume,
-                         terms::OverflowTail, terms::Power, terms::PowerOfGpus, terms::Begin, terms::Sums, terms::MessageIssue, terms::Latency, terms::BesideAttends, terms::MemoryShared,
-                         terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
+using Terms =
+    std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::Resume, terms::OverflowTail, terms::Power,
+               terms::PowerOfGpus, terms::Begin, terms::Sums, terms::MessageIssue, terms::Latency, terms::BesideAttends,
+               terms::MemoryShared, terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
 
 template <class Visit>
 constexpr void for_each_term(Visit visit) {

@@ -8,17 +8,16 @@ namespace ringlab::sim::terms {
 
 /// What a work tile has to do.
 struct WorkTileLoad {
-    layouts::TileCounts tiles;        ///< for each query head
-    bool begins = true;               ///< whether this is the first block of its rows
-    int heads_in_turn = 1;            ///< query heads that it takes one after another
-    std::int64_t sms = 1;             ///< that share it
-    int visits = 1;                   ///< blocks of the launch in which it meets any tile
+    layouts::TileCounts tiles;  ///< for each query head
+    bool begins = true;         ///< whether this is the first block of its rows
+    int heads_in_turn = 1;      ///< query heads that it takes one after another
+    std::int64_t sms = 1;       ///< that share it
+    int visits = 1;             ///< blocks of the launch in which it meets any tile
 };
 
 struct WorkTilePrologue {
     static constexpr auto name = "work-tile", effect = "prologue, loads and stores of a work tile";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"work_tile_us", &AttentionCost::work_tile_seconds, Fitted::yes}};
+    static constexpr Price<AttentionCost> prices[] = {{"work_tile_us", &AttentionCost::work_tile_seconds, Fitted::yes}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile_seconds * load.visits;

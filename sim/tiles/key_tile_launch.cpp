@@ -98,16 +98,16 @@ TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTiles> parts) const 
 
 std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const {
     std::vector<WorkTileGroup> groups;
-    layouts::for_each_work_tile_run(
-        plan.order, static_cast<std::int64_t>(work_tiles.tiles.size()), work_tiles.copies,
-        [&](const layouts::WorkTileRun& run) {
-            const auto seconds =
-                work_tile_seconds(cost_, {.tiles = work_tiles.tiles[static_cast<std::size_t>(run.work_tile)],
-                                          .heads_in_turn = work_tiles.query_heads_in_turn,
-                                          .sms = plan.sharing.sms});
-            if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
-            groups.back().count += run.heads;
-        });
+    layouts::for_each_work_tile_run(plan.order, static_cast<std::int64_t>(work_tiles.tiles.size()), work_tiles.copies,
+                                    [&](const layouts::WorkTileRun& run) {
+                                        const auto seconds = work_tile_seconds(
+                                            cost_, {.tiles = work_tiles.tiles[static_cast<std::size_t>(run.work_tile)],
+                                                    .heads_in_turn = work_tiles.query_heads_in_turn,
+                                                    .sms = plan.sharing.sms});
+                                        if (groups.empty() || groups.back().seconds != seconds)
+                                            groups.push_back({seconds, 0});
+                                        groups.back().count += run.heads;
+                                    });
     return groups;
 }
 

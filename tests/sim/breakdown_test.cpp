@@ -33,8 +33,7 @@ void free_issue(Machine& machine) {
 }
 
 void free_ends(Machine& machine) {
-    for (auto* cost : {&machine.forward, &machine.backward})
-        cost->begin_seconds = cost->begin_memory_ratio = 0;
+    for (auto* cost : {&machine.forward, &machine.backward}) cost->begin_seconds = cost->begin_memory_ratio = 0;
 }
 
 void free_attends(Machine& machine) {

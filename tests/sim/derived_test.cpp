@@ -141,17 +141,16 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
         // rows.
         const bool forward = pass == "attention.forward.";
         const auto rows = forward ? 1 : 2;
-        const auto us =
-            of_h200(pass + "work_tile_us") + 256 * rows * of_h200(pass + "full_tile_us");
+        const auto us = of_h200(pass + "work_tile_us") + 256 * rows * of_h200(pass + "full_tile_us");
         const auto megaflop_us = (forward ? 300 : 0.85 * 300) / 100.0;
         const auto scale = 256 * (forward ? 4 : 10) * std::pow(128, 3) / 1e6 / megaflop_us / us;
-        for (const auto* key : {"work_tile_us", "resume_us"})
-            expect(pass + key, scale * of_h200(pass + key));
+        for (const auto* key : {"work_tile_us", "resume_us"}) expect(pass + key, scale * of_h200(pass + key));
         for (const auto* key : {"full_tile_us", "partial_tile_us"})
             expect(pass + key, rows * scale * of_h200(pass + key));
     }
-    for (const auto* key : {"host.transfer_issue_us", "accumulate.launch_us",
-                            "accumulate.merge_memory_ratio", "accumulate.add_memory_ratio", "accumulate.copy_memory_ratio", "device_memory.reserved_gigabytes"})
+    for (const auto* key :
+         {"host.transfer_issue_us", "accumulate.launch_us", "accumulate.merge_memory_ratio",
+          "accumulate.add_memory_ratio", "accumulate.copy_memory_ratio", "device_memory.reserved_gigabytes"})
         expect(key, of_h200(key));
     for (const auto& [link, like] : {std::pair{"inside_host.", &h200}, std::pair{"between_hosts.", &cluster}})
         for (const auto* key :

@@ -1,6 +1,7 @@
 #include "sim/machine/machine.hpp"
 #include "layouts/basics/require.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -172,6 +173,15 @@ BOOST_AUTO_TEST_CASE(keys_of_earlier_versions_are_read_and_said_to_be_of_no_use)
         replaced(old, "[host]", "[host]\ncompute_issue_us = { value = 2, source = \"old\" }"), "machine.toml");
     BOOST_TEST_REQUIRE(found.notes.size() == 1u);
     BOOST_TEST(found.notes.front() == "keys that are no longer used: host.compute_issue_us, joined_launches");
+
+    std::string keys = "[attention.forward]";
+    for (const auto* key : {"end_us", "finish_us", "idle_work_tile_us"})
+        keys += fmt::format("\n{} = {{ value = 2, source = \"old\" }}", key);
+    const auto of_attends = parse_machine(replaced(text, "[attention.forward]", keys), "machine.toml");
+    BOOST_TEST_REQUIRE(of_attends.notes.size() == 1u);
+    BOOST_TEST(of_attends.notes.front() ==
+               "keys that are no longer used: attention.forward.end_us, attention.forward.finish_us, "
+               "attention.forward.idle_work_tile_us");
 }
 
 BOOST_AUTO_TEST_CASE(in_files_that_do_not_say_what_carries_messages_those_that_hold_SMs_are_kernels) {

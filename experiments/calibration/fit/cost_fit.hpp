@@ -38,8 +38,8 @@ struct Timing {
 std::vector<Timing> timings_of(std::span<const TimedAttend> attends, layouts::Pass pass, const sim::Machine& machine);
 
 /// Fits the prices that the timings show; `cost` is a part of the machine that predicts them, with its kind of work
-/// tile, its tiles and `flops` given. Least squares of the relative errors. A time that they do not show is then 0, and a
-/// rate has no end.
+/// tile, its tiles and `flops` given. Least squares of the relative errors. A time that they do not show is then 0, and
+/// a rate has no end.
 SourcesOfZeros fit_prices(sim::AttentionCost& cost, std::span<const Timing> timings);
 
 /// The line y = a + b x with a, b >= 0 that fits best, by least squares of relative errors. At least two points.

@@ -21,9 +21,9 @@ struct ExecutedPass {
     std::shared_ptr<const Plan> plan;
     layouts::Pass pass = layouts::Pass::forward;
     std::string transport;
-    double seconds = 0;         ///< of the whole, when its operations are not timed
-    double period = 0;          ///< from its start to that of the next; 0: not known
-    double forward_before = 0;  ///< of a backward pass: seconds of the forward pass before it
+    double seconds = 0;                         ///< of the whole, when its operations are not timed
+    double period = 0;                          ///< from its start to that of the next; 0: not known
+    double forward_before = 0;                  ///< of a backward pass: seconds of the forward pass before it
     std::vector<ExecutedOperation> operations;  ///< rank by rank
 
     std::string algorithm() const { return plan->forward->options().schedule; }
@@ -45,8 +45,8 @@ struct ExecutedPass {
 /// Seconds that the cost model predicts for a pass of ranks that take turns on one GPU.
 double seconds_in_turn(const ExecutedPass& pass, const sim::Machine& machine);
 
-/// An attend of one rank that is repeated without rests, at the clock that power then allows. `machine` must outlive the
-/// timing.
+/// An attend of one rank that is repeated without rests, at the clock that power then allows. `machine` must outlive
+/// the timing.
 Timing timing_without_rests(const GpuSample& sample, std::shared_ptr<const Plan> plan, const sim::Machine& machine);
 
 /// All passes that the samples hold.

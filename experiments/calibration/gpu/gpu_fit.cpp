@@ -103,9 +103,10 @@ private:
             if (one.pass == pass && shows_kernels(one))
                 timings.push_back({one.seconds, [this, &one] { return seconds_in_turn(one, machine()); }});
         const auto section = fmt::format("attention.{}", to_string(pass));
-        source(section, fmt::format("fitted to {} attends in short runs and {} launches without rests and passes, all on "
-                                    "one GPU",
-                                    singles, timings.size() - singles));
+        source(section,
+               fmt::format("fitted to {} attends in short runs and {} launches without rests and passes, all on "
+                           "one GPU",
+                           singles, timings.size() - singles));
         for (const auto& [key, why] : fit_prices(cost, timings)) source(fmt::format("{}.{}", section, key), why);
         for (const auto* key : {".head_dim", ".value_dim", ".tile_rows", ".tile_keys"})
             source(section + key, "the kernel: " + all_.kernels);

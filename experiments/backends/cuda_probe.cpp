@@ -207,8 +207,7 @@ private:
 
     /// Its time from `whole`, its operations' from `parts`.
     static TimedPass timed_pass(const gpu::PassRun& whole, const gpu::PassRun& parts) {
-        TimedPass pass{
-            timed(slowest(whole.rank_seconds)), timed(slowest(whole.issue_seconds)), whole.period_seconds, {}};
+        TimedPass pass{timed(slowest(whole.rank_seconds)), whole.period_seconds, {}};
         for (std::size_t i = 0; i < parts.timelines.front().spans.size(); ++i) {
             std::vector<double> posted, begins, seconds;
             for (const auto& timeline : parts.timelines) {

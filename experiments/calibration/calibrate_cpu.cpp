@@ -125,9 +125,12 @@ public:
     void fit() {
         for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
-            cost.launch_seconds = cost.work_tile_seconds = 0;
-            for (const auto& [key, why] : fit_attention(machine_, pass, attends(pass)))
-                source(fmt::format("attention.{}.{}", to_string(pass), key), why);
+            const auto section = fmt::format("attention.{}", to_string(pass));
+            for (const auto& [key, why] : fit_prices(cost, timings_of(attends(pass), pass, machine_)))
+                source(fmt::format("{}.{}", section, key), why);
+            for (const auto* key : {".begin_us", ".begin_memory_ratio"})
+                source(section + key, "nothing surrounds the attends of a pass");
+            source(section + ".power_teraflops", "not calibrated");
         }
         fit_messages();
         fit_sums();
@@ -268,9 +271,6 @@ private:
             for (const auto* key : {".head_dim", ".value_dim", ".work_tile", ".tile_rows", ".tile_keys", ".groups"})
                 source(section + key, "tiles of the CPU backend");
             source(section + ".teraflops", "measured: visible pairs, the best of the timed attends");
-            for (const auto* key : {".begin_us", ".begin_memory_ratio", ".end_us", ".end_memory_ratio"})
-                source(section + key, "nothing surrounds the attends of a pass");
-            source(section + ".power_teraflops", "not calibrated");
         }
     }
 
@@ -316,13 +316,11 @@ private:
         machine_.accumulate_launch_seconds = add.constant;
         machine_.add_memory_ratio = add.slope * machine_.memory_bytes_per_second;
         machine_.merge_memory_ratio = merge.slope * machine_.memory_bytes_per_second;
-        machine_.copy_launch_seconds = machine_.accumulate_launch_seconds;
         machine_.copy_memory_ratio = machine_.add_memory_ratio;
         source("accumulate", "fitted to processor time of sums and merges");
         if (!add.has_slope) source("accumulate.add_memory_ratio", not_determined_by("sums of one size"));
         if (!merge.has_slope) source("accumulate.merge_memory_ratio", not_determined_by("merges of one size"));
-        for (const auto* key : {"accumulate.copy_launch_us", "accumulate.copy_memory_ratio"})
-            source(key, "not calibrated: as of a sum");
+        source("accumulate.copy_memory_ratio", "not calibrated: as of a sum");
     }
 
     /// Times matrix products such as those that expand a latent, rows of a block times a head's matrix, and keeps the

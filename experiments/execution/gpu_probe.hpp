@@ -50,7 +50,6 @@ struct TimedOperation {
 /// A pass that the executor ran.
 struct TimedPass {
     Timed seconds;                           ///< from its start to its end on the slowest rank
-    Timed issue;                             ///< host time until all of it was enqueued, of the slowest rank
     double period = 0;                       ///< from a pass's start to that of the next
     std::vector<TimedOperation> operations;  ///< from passes in which every operation was timed
 };

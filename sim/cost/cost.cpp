@@ -60,8 +60,6 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       clocks_(std::move(clocks)),
       issues_compute_early_(machine.transfer_issue_seconds > 0 && !machine.inside_host.uses_kernels()),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
-      issue_following_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
-                                                               : issue_transfer_),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
       issue_fetch_(machine.inside_host.uses_kernels() ? 2 * issue_transfer_ : issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
@@ -224,8 +222,6 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
 }
 
-Picoseconds CostModel::issue_pass() const { return issue_time(machine_.pass_issue_seconds); }
-
 Picoseconds CostModel::begin_of_pass(int rank) const {
     if (options_.measured)
         if (const auto given = options_.measured->begin(rank)) return *given;
@@ -253,16 +249,8 @@ Picoseconds CostModel::end_of_pass(int rank) const {
     if (options_.measured)
         if (const auto given = options_.measured->end(rank)) return *given;
     if (is_free(Cause::ends)) return 0;
-    const auto& p = schedule_.problem();
-    const int ring_rank = rank % schedule_.ranks();
-    const auto of_a_key = p.latent.is_given() ? p.latent.width() : p.kv_heads * (p.head_dim + p.value_dim);
-    const auto numbers = schedule_.block_tokens(schedule_.row_block(ring_rank)) * p.query_heads * p.head_dim +
-                         schedule_.block_tokens(ring_rank) * of_a_key;
-    const auto bytes = p.batch * numbers * bytes_of(p.dtype);
-    return stretched(
-        ticks(terms::End::seconds(attention_, static_cast<double>(bytes), machine_.memory_bytes_per_second) +
-              sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
-        draws_.gpu_factor(rank));
+    return stretched(ticks(sink_seconds(schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks())))),
+                     draws_.gpu_factor(rank));
 }
 
 Picoseconds CostModel::start(int rank) const {

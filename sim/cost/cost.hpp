@@ -98,24 +98,18 @@ public:
     /// FLOP of an attend that take power: those of all pairs of the tiles that it computes.
     double computed_flop(const Op& op) const;
 
-    /// Host time of a pass before its first operation, and host time to issue an operation. `follows`: see HostClock.
-    Picoseconds issue_pass() const;
-    Picoseconds issue(const Op& op, bool follows) const {
+    /// Host time to issue an operation.
+    Picoseconds issue(const Op& op) const {
         if (!op.transfers() || is_one_launch_) return 0;
-        const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_
-                             : follows                         ? issue_following_
-                                                               : issue_transfer_;
+        const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
         return issue_piece_ == 0 ? message : message + issue_piece_ * (pieces_of(schedule_, op) - 1);
     }
     HostClock host_clock(HostClock::State state, OpIndex first = 0) const {
-        return {state, issues_compute_early_, std::min(issue_transfer_, issue_following_), first};
+        return {state, issues_compute_early_, issue_transfer_, first};
     }
 
     /// The clock of a host that starts a pass at `start`.
-    HostClock host_clock(Picoseconds start) const {
-        const auto begun = layouts::checked_sum(start, issue_pass());
-        return host_clock({.now = begun, .computed = begun});
-    }
+    HostClock host_clock(Picoseconds start) const { return host_clock({.now = start, .computed = start}); }
 
     /// GPU time of a rank's pass before its first operation on the compute lane, and behind its last operation.
     Picoseconds begin_of_pass(int rank) const;
@@ -151,7 +145,7 @@ private:
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: all 1
     bool issues_compute_early_;
-    Picoseconds issue_transfer_, issue_following_, issue_fetch_, issue_piece_;
+    Picoseconds issue_transfer_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
     bool prices_fused_launches_ = false;  // fused launches are priced by tiles
     struct FusedPrices {

@@ -124,8 +124,7 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         double longest = 0;
         for (const auto& tiles : work_tiles.tiles)
             longest = std::max(
-                longest, work_tile_seconds(
-                             cost_, {.tiles = tiles, .ends = false, .heads_in_turn = work_tiles.query_heads_in_turn}));
+                longest, work_tile_seconds(cost_, {.tiles = tiles, .heads_in_turn = work_tiles.query_heads_in_turn}));
         if (heads != attend.rows.heads.begin) {
             if (!parts.empty()) up_to.push_back(launch(parts, position, nullptr, 0));
             parts.push_back(std::move(work_tiles));

@@ -21,11 +21,10 @@ public:
     struct State {
         Picoseconds now = 0;       ///< when it has issued all operations so far
         Picoseconds computed = 0;  ///< when it had issued the last operation that computes
-        std::uint32_t last = 0;    ///< lane and peer of the last operation if that was a transfer, else 0
         std::uint32_t run = 0;     ///< number of operations in the last run of consecutive ones that compute
     };
 
-    /// For operations from index `first` on. `transfer` is the least time to issue a transfer.
+    /// For operations from index `first` on. `transfer` is the time to issue a transfer.
     HostClock(State state, bool issues_compute_early, Picoseconds transfer, OpIndex first = 0)
         : state_(state),
           issues_compute_early_(issues_compute_early),
@@ -33,16 +32,12 @@ public:
           first_(first),
           before_(state.now) {}
 
-    /// Whether `op` is a transfer directly behind another one on the same lane and with the same peer.
-    bool follows(const layouts::Op& op) const { return op.transfers() && lane_and_peer(op) == state_.last; }
-
     /// Returns when operation `self` is issued; issuing it takes `cost`. If it goes ahead of transfers that were given
     /// before, calls delay(transfer, cost) for each of them.
     template <class Delay>
     Picoseconds issue(const layouts::Op& op, OpIndex self, Picoseconds cost, Delay delay) {
-        auto& [now, computed, last, run] = state_;
+        auto& [now, computed, run] = state_;
         const auto came = std::exchange(now, layouts::checked_sum(now, cost));
-        last = op.transfers() ? lane_and_peer(op) : 0;
         // A copy into a slot that this pass has not used yet is started by its sender alone.
         const bool begins_alone = issues_compute_early_ && op.kind == layouts::OpKind::receive &&
                                   !layouts::of_rows(op.pool) && op.after().empty();
@@ -69,11 +64,6 @@ public:
     bool is_open(OpIndex next) const { return issues_compute_early_ && first_ < next; }
 
 private:
-    /// Never 0, which stands for the compute lane.
-    static std::uint32_t lane_and_peer(const layouts::Op& op) {
-        return static_cast<std::uint32_t>(op.peer) * 32 + static_cast<std::uint32_t>(op.lane());
-    }
-
     State state_;
     bool issues_compute_early_;
     Picoseconds transfer_;

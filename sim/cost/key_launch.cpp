@@ -7,8 +7,7 @@
 
 namespace ringlab::sim {
 
-KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends)
-    : tiles_(&tiles), sms_(1) {
+KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends) : tiles_(&tiles), sms_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_tiles_of_block(attend.rows, attend.keys));
     plan_ = tiles.plan_of(parts_);
 }
@@ -17,7 +16,7 @@ void KeyLaunch::begin(double seconds) { sms_ = ListScheduler(plan_.sharing.at_a_
 
 double KeyLaunch::end_of_next_attend(double block, double gradient, double slower) {
     double end = 0;
-    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_].work_tiles, plan_))
+    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_], plan_))
         end = std::max(end, sms_.give({slower * seconds, count}, block, gradient));
     ++next_;
     return end;

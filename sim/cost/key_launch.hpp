@@ -32,7 +32,7 @@ public:
 
 private:
     const TileModel* tiles_;
-    std::vector<TileModel::KeyTilesOfBlock> parts_;  // by attend
+    std::vector<TileModel::KeyTiles> parts_;  // by attend
     std::size_t next_ = 0;
     TileModel::LaunchPlan plan_;
     ListScheduler sms_;

@@ -22,8 +22,9 @@ double sustained_clock(const AttentionCost& cost, const Machine& machine, double
                                                                   : 1.0;
 }
 
-// Tiles that the last work tile of keys of a launch meets. This is not derived: documents of a packing have some thousand
-// rows each. 240 describes simulated passes over 64 GPUs better, but plans by that number were 3 % slower on 8 GPUs.
+// Tiles that the last work tile of keys of a launch meets. This is not derived: documents of a packing have some
+// thousand rows each. 240 describes simulated passes over 64 GPUs better, but plans by that number were 3 % slower on 8
+// GPUs.
 constexpr double tiles_of_last_work_tile = 8;
 
 layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,
@@ -48,15 +49,13 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto hidden = (rows + keys) / 2;
     const auto diagonal = (partial - full) * of_heads * (rows + keys) / (rows * keys);
     prices.row = diagonal + (hidden / 2 + std::min(rows, keys) / 2) * prices.pair;
-    prices.row += cost.work_tile == WorkTile::query_tile ? (item + cost.finish_seconds / clock) * of_heads / rows
-                                                         : item * of_kv_heads / keys;
+    prices.row += cost.work_tile == WorkTile::query_tile ? item * of_heads / rows : item * of_kv_heads / keys;
     prices.piece = partial * of_heads / 2;
     prices.owner = cost.launch_seconds;
     // At the end of a launch, SMs wait for the last work tiles: on average for half of one.
     const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
     if (cost.work_tile == WorkTile::query_tile) {
-        const auto of_o = static_cast<double>(layouts::bytes_of(layouts::DType::fp32));
-        prices.again = (cost.idle_work_tile_seconds + cost.idle_tile_seconds_per_byte * of_o) / clock * of_heads / rows;
+        prices.again = item * of_heads / rows;
         prices.visit = (item + resume) * of_heads / rows;
         prices.owner += waiting * (item + resume);
         prices.key = waiting * full / keys;

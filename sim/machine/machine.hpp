@@ -36,16 +36,10 @@ struct AttentionCost {
     double work_tile_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
-    double idle_work_tile_seconds =
-        0;                       ///< a work tile that meets no tile but still writes something; 0: it costs nothing
-    double resume_seconds = 0;   ///< added to a query tile but in its rows' first block: reads the fp32 state
-    double finish_seconds = 0;   ///< added to a query tile if this is the last block of its rows
-    double cluster_seconds = 0;  ///< added to a work tile for each doubling of the SMs that share it: partial sums
-    double l2_miss_seconds = 0;  ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
-    // For query tiles, if L2 does not hold what a launch touches. idle_byte: added to a work tile that meets no tile,
-    // per byte that is read for a number of O. last_byte: added to a launch, whose last work tiles all wait for memory
-    // at once, per byte that is read or written for a number of O.
-    double idle_tile_seconds_per_byte = 0, tail_seconds_per_byte = 0;
+    double resume_seconds = 0;  ///< added to a query tile but in its rows' first block: reads the fp32 state
+    /// Added to a launch of query tiles, whose last ones all wait for memory at once, per byte that is read or written
+    /// for a number of O, if L2 does not hold what the launch touches.
+    double tail_seconds_per_byte = 0;
     double dropout_tile_seconds = -1;  ///< added to each tile, full or partial, under dropout; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
     bool tiles_from_rate = false;  ///< the file has no tile prices: they are computed from `flops`
@@ -59,10 +53,9 @@ struct AttentionCost {
     };
     TransferStart transfer_start = TransferStart::at_once;
 
-    // GPU time of a pass before its first attend and behind its last: a constant, and memory traffic in bytes per byte
-    // of Q (begin) or of Q, K and V (end).
+    // GPU time of a pass beside its attends, all before the first one: a constant, and memory traffic in bytes per byte
+    // of Q.
     double begin_seconds = 0, begin_memory_ratio = 0;
-    double end_seconds = 0, end_memory_ratio = 0;
 
     /// Largest sustained FLOP/s that power allows at the clock of short runs, counting all pairs of all tiles. At a
     /// lower clock more FLOP/s are allowed: see clocks_within_power().
@@ -194,22 +187,17 @@ struct Machine {
     /// Power of each GPU of a host, relative to the one that power_flops was measured on; empty: all 1.
     std::vector<double> power_of_gpus{};
 
-    double pass_issue_seconds = 0;      ///< host time of a pass before its first operation
     double transfer_issue_seconds = 0;  ///< host time to issue a message; a kernel is issued in no time
-    /// Host time to issue a message directly behind another one on the same lane and with the same peer: the peer's
-    /// host is already there. 0: the same as transfer_issue_seconds.
-    double next_transfer_issue_seconds = 0;
 
     AttentionCost forward;
     AttentionCost backward;
     std::vector<AttentionKernel> kernels;  ///< with prices of their own; kernel_price() chooses
     SplitKvCost split_kv;
 
-    double accumulate_launch_seconds = 0;  ///< of a merge or an add
+    double accumulate_launch_seconds = 0;  ///< of a merge, an add or a copy
     double merge_memory_ratio = 0;         ///< memory traffic, in bytes per byte of the operand that is merged or added
     double add_memory_ratio = 0;
-    double copy_launch_seconds = 0;  ///< of a copy from one place to another of the same memory
-    double copy_memory_ratio = 0;
+    double copy_memory_ratio = 0;  ///< of a copy from one place to another of the same memory
 
     // Memory traffic of a rotary embedding, in bytes per byte of q and k (back: of dq and dk). 0: two thirds of
     // add_memory_ratio, as each number is read and written once.

@@ -82,8 +82,6 @@ public:
             fields_.choice("hidden_messages.halves", inside.halves, {"apart", "together, backward"});
         }
         if (fields_.section("pieces", inside.piece_seconds > 0)) prices("", "pieces", inside);
-        if (fields_.section("messages_in_a_row", m.next_transfer_issue_seconds > 0))
-            fields_.number("messages_in_a_row.issue_us", m.next_transfer_issue_seconds, not_negative, micro);
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
         if (fields_.section("dropout", m.forward.dropout_tile_seconds >= 0)) {
@@ -167,17 +165,12 @@ private:
         if (has(".groups")) fields_.groups(section + ".groups", c.groups);
         fields_.number(section + ".teraflops", c.flops, bandwidth, tera);
         prices(section + ".", "", c, [&](const auto& price) {
-            if (price.fitted_to == Attends::none) return is_main;
-            const bool is_optional =
-                price.fitted_to != Attends::without_rests && price.value != &AttentionCost::launch_seconds;
+            if (price.value == &AttentionCost::begin_seconds || price.value == &AttentionCost::begin_memory_ratio)
+                return is_main;
+            const bool is_optional = !price.is_rate() && price.value != &AttentionCost::launch_seconds;
             return !is_optional || has(std::string(".") + price.key);
         });
-        for (const auto* part : {"ends", "reread"}) {
-            bool wanted = false;
-            for_each_price<AttentionCost>(
-                [&](const auto& price) { wanted |= price.section() == part && c.*price.value > 0; });
-            if (fields_.section(fmt::format("{}.{}", section, part), wanted)) prices(section + ".", part, c);
-        }
+        if (fields_.section(section + ".ends", c.tail_seconds_per_byte > 0)) prices(section + ".", "ends", c);
     }
 
     template <class Cost>

@@ -202,7 +202,16 @@ private:
     }
 
     static bool is_retired(std::string_view key) {
-        return key == "joined_launches" || key == "host.compute_issue_us" || key == "hidden_messages.busy_speed_ratio";
+        constexpr std::string_view whole[]{"joined_launches",           "host.compute_issue_us",
+                                           "host.pass_issue_us",        "messages_in_a_row",
+                                           "accumulate.copy_launch_us", "hidden_messages.busy_speed_ratio"};
+        constexpr std::string_view of_attends[]{".end_us",        ".end_memory_ratio",  ".ends.idle_byte_us",
+                                                ".ends.share_us", ".idle_work_tile_us", ".idle_item_us",
+                                                ".finish_us",     ".reread.tile_us"};
+        const auto is = [&](std::string_view other) { return key == other; };
+        const auto ends_so = [&](std::string_view end) { return key.ends_with(end); };
+        return std::ranges::any_of(whole, is) || ((key.starts_with("attention.") || key.starts_with("kernels.")) &&
+                                                  std::ranges::any_of(of_attends, ends_so));
     }
 
     static void add_retired_keys(const toml::table& table, const std::string& prefix, std::vector<std::string>& found) {
@@ -289,7 +298,6 @@ Machine read_machine(Reader& reader) {
 void update_old_names(toml::table& table) {
     for (const auto& [old, now] : {std::pair{"item", "work_tile"},
                                    {"item_us", "work_tile_us"},
-                                   {"idle_item_us", "idle_work_tile_us"},
                                    {"few_rows", "split_kv"},
                                    {"room_for_transfers", "sm_admission"}})
         if (auto* node = table.get(old); node && !table.contains(now)) {

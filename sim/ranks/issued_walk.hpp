@@ -104,7 +104,7 @@ private:
         }
         require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
                 schedule_.channels().size());
-        const auto issue = cost_.issue(*op, host.follows(*op));
+        const auto issue = cost_.issue(*op);
         const auto by_host = host.issue(*op, index, issue, [&](layouts::OpIndex transfer, Picoseconds delay) {
             auto& issued_at = rank.window[static_cast<std::uint32_t>(transfer)].time;
             issued_at = layouts::checked_sum(issued_at, delay);

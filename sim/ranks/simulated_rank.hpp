@@ -43,21 +43,16 @@ struct alignas(64) SimulatedRank {
     }
 
     /// State of the host after issuing everything that was read.
-    HostClock::State host() const { return {issued_, computed_, issued_last_, computed_run_}; }
+    HostClock::State host() const { return {issued_, computed_, computed_run_}; }
     void give(const HostClock::State& host) {
         issued_ = host.now;
         computed_ = host.computed;
-        issued_last_ = host.last;
         computed_run_ = host.run;
     }
 
     // The order of members fills the gaps that window and naive leave: 128 bytes in all.
     [[no_unique_address]] OpWindow window;
 
-private:
-    std::uint32_t issued_last_ = 0;
-
-public:
     Picoseconds begin_ended;  // end of the work before the first operation on the compute lane
     [[no_unique_address]] NaiveEstimate naive;
 

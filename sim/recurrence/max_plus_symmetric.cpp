@@ -43,8 +43,8 @@ public:
           rank_(lanes_, 0, cost_.host_clock(0).state(), cost_.begin_of_pass(0)),
           rows_(ops_.of_rank_0.size()),
           last_(static_cast<std::size_t>(lanes_), -1),
-          latest_possible_(layouts::checked_sum(layouts::checked_sum(cost_.issue_pass(), cost_.begin_of_pass(0)),
-                                                *std::max_element(starts_.begin(), starts_.end()))) {
+          latest_possible_(
+              layouts::checked_sum(cost_.begin_of_pass(0), *std::max_element(starts_.begin(), starts_.end()))) {
         require(!cost_.waits_inside_kernel(),
                 "fused launches that wait for gradients are not modelled by the symmetric recurrence");
         count_readers();

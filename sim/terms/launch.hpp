@@ -9,14 +9,14 @@ namespace ringlab::sim::terms {
 
 struct Launch {
     static constexpr auto name = "launch", effect = "launch, ramp and drain of kernels";
-    static constexpr Price<AttentionCost> prices[] = {{"launch_us", &AttentionCost::launch_seconds, Attends::all}};
+    static constexpr Price<AttentionCost> prices[] = {{"launch_us", &AttentionCost::launch_seconds, Fitted::yes}};
 };
 
 /// The last work tiles of a launch all wait for memory at once.
 struct OverflowTail {
     static constexpr auto name = "overflow-tail", effect = "L2 overflow of O at the end of a launch";
     static constexpr Price<AttentionCost> prices[] = {
-        {"ends.last_byte_us", &AttentionCost::tail_seconds_per_byte, Attends::of_query_tiles}};
+        {"ends.last_byte_us", &AttentionCost::tail_seconds_per_byte, Fitted::for_query_tiles}};
 
     /// Share of a launch's memory traffic that L2 misses: 0 if the launch touches at most half of L2's size, 1 from one
     /// and a half times its size on. These bounds are not derived.
@@ -29,18 +29,11 @@ struct OverflowTail {
     }
 };
 
-/// tiles/key_tile_launch.cpp counts the misses, and makes all work tiles longer by the sum of what they take.
-struct L2Misses {
-    static constexpr auto name = "l2-misses", effect = "row tiles that L2 has evicted";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"reread.tile_us", &AttentionCost::l2_miss_seconds, Attends::of_key_tiles}};
-};
-
 /// play/clocks.cpp finds the clock.
 struct Power {
     static constexpr auto name = "power", effect = "the clock that power allows";
     static constexpr Price<AttentionCost> prices[] = {
-        {"power_teraflops", &AttentionCost::power_flops, Attends::without_rests, units::tera, ranges::bandwidth}};
+        {"power_teraflops", &AttentionCost::power_flops, Fitted::yes, units::tera, ranges::bandwidth}};
 };
 
 struct PowerOfGpus {

@@ -13,7 +13,7 @@ struct Latency {
 struct BesideAttends {
     static constexpr auto name = "beside-attends", effect = "that messages are slower while an attend runs";
     static constexpr Price<LinkCost> prices[] = {
-        {"busy_speed_ratio", &LinkCost::busy_speed_ratio, Attends::none, 1, ranges::fraction}};
+        {"busy_speed_ratio", &LinkCost::busy_speed_ratio, Fitted::no, 1, ranges::fraction}};
 };
 
 /// play/shared_resources.cpp shares it out.
@@ -21,7 +21,7 @@ struct MemoryShared {
     static constexpr auto name = "memory-shared", effect = "that attends and messages share the memory's bandwidth";
     static constexpr Price<Machine> prices[] = {{"gpu.attention_memory_gigabytes_per_second",
                                                  &Machine::attention_memory_bytes_per_second,
-                                                 Attends::none,
+                                                 Fitted::no,
                                                  units::giga,
                                                  {0, 1e9}}};
 };
@@ -40,10 +40,10 @@ struct HiddenMessages {
 
 struct Pieces {
     static constexpr auto name = "pieces", effect = "that messages from several places in memory are several calls";
-    static constexpr Price<LinkCost> prices[] = {{"pieces.each_us", &LinkCost::piece_seconds},
-                                                 {"pieces.gigabytes_per_second", &LinkCost::pieces_bytes_per_second,
-                                                  Attends::none, units::giga, ranges::bandwidth},
-                                                 {"pieces.issue_us", &LinkCost::piece_issue_seconds}};
+    static constexpr Price<LinkCost> prices[] = {
+        {"pieces.each_us", &LinkCost::piece_seconds},
+        {"pieces.gigabytes_per_second", &LinkCost::pieces_bytes_per_second, Fitted::no, units::giga, ranges::bandwidth},
+        {"pieces.issue_us", &LinkCost::piece_issue_seconds}};
 
     static double latency(const LinkCost& link, std::int64_t pieces) {
         return link.piece_seconds * static_cast<double>(pieces - 1);

@@ -30,13 +30,12 @@ inline constexpr double micro = 1e-6, percent = 1e-2, mega = 1e6, giga = 1e9, te
 
 }  // namespace units
 
-/// Which of the timed attends `calibrate` fits a price to.
-enum class Attends {
-    none,            ///< none: the price is found in another way
-    all,             ///< all that are timed in short runs with rests
-    of_query_tiles,  ///< those of kernels whose work tiles are query tiles
-    of_key_tiles,    ///< those of kernels whose work tiles are key tiles
-    without_rests,   ///< those that are repeated without any rest, at the clock that power allows
+/// Whether `calibrate` fits a price to timed attends and passes, and of which kernels.
+enum class Fitted {
+    no,               ///< the price is found in another way
+    yes,              ///< of all kernels
+    for_query_tiles,  ///< of kernels whose work tiles are query tiles; for others it is 0
+    for_key_tiles,    ///< of kernels whose work tiles are key tiles; for others it is 0
 };
 
 /// A key of a machine file that is one number, and the member of `Owner` that holds it. The member's default costs
@@ -45,9 +44,14 @@ template <class Owner>
 struct Price {
     const char* key;  ///< with its section; for AttentionCost and LinkCost without the pass's or the link's own
     double Owner::*value;
-    Attends fitted_to = Attends::none;
+    Fitted fitted = Fitted::no;
     double unit = units::micro;
     Range range = ranges::not_negative;
+
+    /// A rate is fitted as its inverse, which is 0 where nothing limits it.
+    bool is_rate() const { return range.may_be_infinite; }
+    double in_fit(const Owner& owner) const { return is_rate() ? 1 / (owner.*value) : owner.*value; }
+    void set_in_fit(Owner& owner, double x) const { owner.*value = is_rate() ? 1 / x : x; }
 
     std::string_view section() const {
         const std::string_view whole = key;

@@ -21,13 +21,12 @@ namespace ringlab::sim {
 ///
 /// - its formula, or the name of the file that has it
 ///
-/// Calibration finds prices with `fitted_to` in this order: of prices that always occur together, the first is found
+/// Calibration finds prices in this order: of prices that always occur together, the first is found
 /// and the others are 0.
-using Terms = std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::IdleWorkTile, terms::Resume,
-                         terms::Finish, terms::Cluster, terms::OverflowIdle, terms::OverflowTail, terms::L2Misses,
-                         terms::Power, terms::PowerOfGpus, terms::Begin, terms::End, terms::Sums, terms::PassIssue,
-                         terms::MessageIssue, terms::Issue, terms::Latency, terms::BesideAttends, terms::MemoryShared,
-                         terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
+using Terms =
+    std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::Resume, terms::OverflowTail, terms::Power,
+               terms::PowerOfGpus, terms::Begin, terms::Sums, terms::MessageIssue, terms::Latency, terms::BesideAttends,
+               terms::MemoryShared, terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
 
 template <class Visit>
 constexpr void for_each_term(Visit visit) {
@@ -43,13 +42,12 @@ void for_each_price(Visit visit) {
     });
 }
 
-/// Seconds of a work tile. One that sees nothing takes no time if nothing says that the kernel visits it.
+/// Seconds of a work tile that the kernel visits, also of one that sees nothing.
 inline double work_tile_seconds(const AttentionCost& cost, const terms::WorkTileLoad& load) {
-    if (load.is_idle() && cost.idle_work_tile_seconds == 0) return 0;
     using namespace terms;
     const auto sum = [&](auto... term) { return (... + term.of_work_tile(cost, load)); };
     // From left to right, in this order: another one changes the last digits of predictions.
-    return sum(Resume{}, Finish{}, Cluster{}, WorkTilePrologue{}, IdleWorkTile{}, OverflowIdle{}, Tiles{});
+    return sum(Resume{}, WorkTilePrologue{}, Tiles{});
 }
 
 /// A term of the cost model that a machine can be without: what its keys describe then costs nothing.

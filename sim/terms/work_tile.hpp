@@ -3,31 +3,24 @@
 #include "layouts/layouts/visible_pairs.hpp"
 #include "sim/terms/price.hpp"
 
-#include <cmath>
-
 /// Terms of the time of one work tile: the sum of their of_work_tile().
 namespace ringlab::sim::terms {
 
 /// What a work tile has to do.
 struct WorkTileLoad {
-    layouts::TileCounts tiles;        ///< for each query head
-    bool begins = true, ends = true;  ///< whether this is the first or last block of its rows
-    int heads_in_turn = 1;            ///< query heads that it takes one after another
-    std::int64_t sms = 1;             ///< that share it
-    int visits = 1;                   ///< blocks of the launch in which it meets any tile
-    double missed = 0;                ///< share of the launch's memory traffic that L2 misses
-    double bytes_read = 0;            ///< for each number of O
-
-    bool is_idle() const { return tiles.full + tiles.partial == 0; }
+    layouts::TileCounts tiles;  ///< for each query head
+    bool begins = true;         ///< whether this is the first block of its rows
+    int heads_in_turn = 1;      ///< query heads that it takes one after another
+    std::int64_t sms = 1;       ///< that share it
+    int visits = 1;             ///< blocks of the launch in which it meets any tile
 };
 
 struct WorkTilePrologue {
     static constexpr auto name = "work-tile", effect = "prologue, loads and stores of a work tile";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"work_tile_us", &AttentionCost::work_tile_seconds, Attends::all}};
+    static constexpr Price<AttentionCost> prices[] = {{"work_tile_us", &AttentionCost::work_tile_seconds, Fitted::yes}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return load.is_idle() ? 0 : cost.work_tile_seconds * load.visits;
+        return cost.work_tile_seconds * load.visits;
     }
 };
 
@@ -35,8 +28,8 @@ struct WorkTilePrologue {
 struct Tiles {
     static constexpr auto name = "partial-tiles", effect = "that tiles which the mask cuts cost more than full ones";
     static constexpr Price<AttentionCost> prices[] = {
-        {"full_tile_us", &AttentionCost::full_tile_seconds, Attends::all},
-        {"partial_tile_us", &AttentionCost::partial_tile_seconds, Attends::all}};
+        {"full_tile_us", &AttentionCost::full_tile_seconds, Fitted::yes},
+        {"partial_tile_us", &AttentionCost::partial_tile_seconds, Fitted::yes}};
 
     static double of_tiles(const AttentionCost& cost, const layouts::TileCounts& tiles) {
         return cost.full_tile_seconds * static_cast<double>(tiles.full) +
@@ -48,55 +41,13 @@ struct Tiles {
     static void remove(AttentionCost& cost) { cost.partial_tile_seconds = cost.full_tile_seconds; }
 };
 
-/// A kernel that does not visit idle work tiles has no such price.
-struct IdleWorkTile {
-    static constexpr auto name = "idle-work-tile", effect = "work tiles that see nothing";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"idle_work_tile_us", &AttentionCost::idle_work_tile_seconds, Attends::all}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return load.is_idle() ? cost.idle_work_tile_seconds : 0;
-    }
-};
-
-struct OverflowIdle {
-    static constexpr auto name = "overflow-idle", effect = "L2 overflow of work tiles that see nothing";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"ends.idle_byte_us", &AttentionCost::idle_tile_seconds_per_byte, Attends::of_query_tiles}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return load.is_idle() ? cost.idle_tile_seconds_per_byte * load.missed * load.bytes_read : 0;
-    }
-};
-
 struct Resume {
     static constexpr auto name = "resume", effect = "read of the fp32 state of earlier blocks";
     static constexpr Price<AttentionCost> prices[] = {
-        {"resume_us", &AttentionCost::resume_seconds, Attends::of_query_tiles}};
+        {"resume_us", &AttentionCost::resume_seconds, Fitted::for_query_tiles}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::query_tile && !load.begins ? cost.resume_seconds : 0;
-    }
-};
-
-struct Finish {
-    static constexpr auto name = "finish", effect = "division and store behind the last block";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"finish_us", &AttentionCost::finish_seconds, Attends::of_query_tiles}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return cost.work_tile == WorkTile::query_tile && load.ends ? cost.finish_seconds : 0;
-    }
-};
-
-struct Cluster {
-    static constexpr auto name = "cluster", effect = "sums of SMs that share a work tile";
-    static constexpr Price<AttentionCost> prices[] = {
-        {"ends.share_us", &AttentionCost::cluster_seconds, Attends::of_key_tiles}};
-
-    static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
-        return cost.work_tile == WorkTile::key_tile ? cost.cluster_seconds * std::log2(static_cast<double>(load.sms))
-                                                    : 0;
     }
 };
 

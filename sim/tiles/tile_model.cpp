@@ -251,11 +251,8 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
             const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
             groups.push_back({work_tile_seconds(cost_, {.tiles = tiles,
                                                         .begins = position.begins,
-                                                        .ends = position.ends,
                                                         .heads_in_turn = part.query_heads_in_turn,
-                                                        .visits = visits,
-                                                        .missed = missed,
-                                                        .bytes_read = read}),
+                                                        .visits = visits}),
                               part.copies});
             count += part.copies;
             found.longest_work_tile = std::max(found.longest_work_tile, groups.back().seconds);
@@ -289,7 +286,7 @@ TileModel::Launch TileModel::attend_launch(std::span<const Run> row_runs, std::s
                                            double missing) const {
     auto work_tiles = work_tiles_of(row_runs, key_runs, rows, keys);
     if (cost_.work_tile == WorkTile::query_tile) return launch({&work_tiles, 1}, position, &keys, missing);
-    return key_launch({std::make_shared<const WorkTiles>(std::move(work_tiles))}, missing);
+    return key_launch(std::make_shared<const WorkTiles>(std::move(work_tiles)), missing);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,

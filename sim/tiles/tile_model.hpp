@@ -86,10 +86,7 @@ public:
         std::vector<int> visits{};    ///< blocks of the launch in which a work tile meets any tile; empty: one each
         std::int64_t copies = 1;      ///< heads (of keys for key tiles) times batch elements: each has these work tiles
         int query_heads_in_turn = 1;  ///< query heads that a work tile takes one after another
-        // Only for work tiles of keys, which are sorted longest first: the ranges of row tiles that they meet, those of
-        // one work tile after those of another, and the index of each one's first range.
-        std::vector<layouts::Interval> ranges{};
-        std::vector<std::size_t> first_range{};
+        // Only for work tiles of keys, which are sorted longest first:
         bool fall_linearly = false;  ///< see layouts::fall_linearly()
         /// Only for work tiles of queries: numbers of O, bytes of Q, bytes of K and V.
         struct Sizes {
@@ -97,20 +94,16 @@ public:
         } sizes{};
     };
 
-    /// Work tiles of keys of one block, and the first head and row tile of its rows among those of the rank.
-    struct KeyTilesOfBlock {
-        std::shared_ptr<const WorkTiles> work_tiles;
-        std::int64_t first_head = 0, first_tile = 0;
-    };
-    KeyTilesOfBlock key_tiles_of_block(const Part& rows, const Part& keys);
+    /// Work tiles of keys of one block.
+    using KeyTiles = std::shared_ptr<const WorkTiles>;
+    KeyTiles key_tiles_of_block(const Part& rows, const Part& keys);
 
     /// How a launch goes through the work tiles of its blocks.
     struct LaunchPlan {
         layouts::SmGroup sharing{};
         layouts::WorkTileOrder order{};  ///< of the work tiles of each block
-        double longer = 1;               ///< factor on the time of every work tile
     };
-    LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts) const;
+    LaunchPlan plan_of(std::span<const KeyTiles> parts) const;
 
     /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
     std::vector<WorkTileGroup> in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const;
@@ -131,13 +124,12 @@ private:
         double longest_work_tile = 0;  ///< seconds
         double tiles = 0;              ///< seconds of all tiles on one SM
     };
-    layouts::SmGroup sharing_of(std::span<const KeyTilesOfBlock> parts) const;
-    layouts::WorkTileOrder order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const;
-    double l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const;
+    layouts::SmGroup sharing_of(std::span<const KeyTiles> parts) const;
+    layouts::WorkTileOrder order_of(std::span<const KeyTiles> parts, std::int64_t blocks) const;
     std::int64_t concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const;
     double tile_seconds(const WorkTiles& work_tiles) const;
     Launch launch(std::span<const WorkTiles> parts, AttendPosition position, const Part* keys, double missing) const;
-    Launch key_launch(const KeyTilesOfBlock& part, double missing) const;
+    Launch key_launch(const KeyTiles& part, double missing) const;
     struct ScheduledBlock {
         std::vector<WorkTileGroup> groups;
         layouts::SmGroup sharing{};

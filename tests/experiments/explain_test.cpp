@@ -86,8 +86,7 @@ void write_record(const std::filesystem::path& path, const std::vector<Throughpu
 void scale_attends(Machine& machine, double factor) {
     for (auto* cost : {&machine.forward, &machine.backward})
         for (auto* price : {&cost->launch_seconds, &cost->work_tile_seconds, &cost->full_tile_seconds,
-                            &cost->partial_tile_seconds, &cost->idle_work_tile_seconds, &cost->resume_seconds,
-                            &cost->finish_seconds, &cost->l2_miss_seconds, &cost->tail_seconds_per_byte})
+                            &cost->partial_tile_seconds, &cost->resume_seconds, &cost->tail_seconds_per_byte})
             *price *= factor;
 }
 
@@ -120,28 +119,17 @@ const Plant plants[] = {
      [](Machine& m) { m.inside_host.link_bytes_per_second *= 1.25; }},
     {"latency half of what it is", "copy", copy_file, Owner::messages,
      [](Machine& m) { m.inside_host.latency_seconds *= 2; }},
-    {"the host twice as slow", "copy", copy_file, Owner::issue,
-     [](Machine& m) {
-         for (auto* seconds : {&m.pass_issue_seconds, &m.transfer_issue_seconds, &m.next_transfer_issue_seconds})
-             *seconds *= 2;
-     }},
+    {"the host twice as slow", "copy", copy_file, Owner::issue, [](Machine& m) { m.transfer_issue_seconds *= 2; }},
     {"messages are issued in half the time", "copy", copy_file, Owner::issue,
-     [](Machine& m) {
-         m.transfer_issue_seconds /= 2;
-         m.next_transfer_issue_seconds /= 2;
-     }},
+     [](Machine& m) { m.transfer_issue_seconds /= 2; }},
     {"begin three times as long", "copy", copy_file, Owner::begin,
      [](Machine& m) {
          for (auto* cost : {&m.forward, &m.backward}) cost->begin_seconds *= 3, cost->begin_memory_ratio *= 3;
      }},
-    {"end three times as long", "copy", copy_file, Owner::end,
-     [](Machine& m) {
-         for (auto* cost : {&m.forward, &m.backward}) cost->end_seconds *= 3, cost->end_memory_ratio *= 3;
-     }},
     {"sums take twice as long", "copy", copy_file, Owner::sums,
      [](Machine& m) {
          m.accumulate_launch_seconds *= 2, m.merge_memory_ratio *= 2, m.add_memory_ratio *= 2;
-         m.copy_launch_seconds *= 2, m.copy_memory_ratio *= 2;
+         m.copy_memory_ratio *= 2;
      }},
     {"power 20 % too high", "copy", copy_file, Owner::clock,
      [](Machine& m) {

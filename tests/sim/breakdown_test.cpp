@@ -28,39 +28,34 @@ void free_links(Machine& machine) {
 }
 
 void free_issue(Machine& machine) {
-    machine.pass_issue_seconds = machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
+    machine.transfer_issue_seconds = 0;
     machine.inside_host.piece_issue_seconds = 0;
 }
 
 void free_ends(Machine& machine) {
-    for (auto* cost : {&machine.forward, &machine.backward})
-        cost->begin_seconds = cost->begin_memory_ratio = cost->end_seconds = cost->end_memory_ratio = 0;
+    for (auto* cost : {&machine.forward, &machine.backward}) cost->begin_seconds = cost->begin_memory_ratio = 0;
 }
 
 void free_attends(Machine& machine) {
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->launch_seconds = cost->work_tile_seconds = cost->full_tile_seconds = cost->partial_tile_seconds = 0;
-        cost->idle_work_tile_seconds = cost->resume_seconds = cost->finish_seconds = cost->cluster_seconds = 0;
-        cost->l2_miss_seconds = cost->idle_tile_seconds_per_byte = cost->tail_seconds_per_byte = 0;
+        cost->resume_seconds = 0;
+        cost->tail_seconds_per_byte = 0;
         cost->flops = std::numeric_limits<double>::infinity();
     }
 }
 
-/// Where what begins and ends a pass does not go by the memory's rate, which is then free too.
+/// Where what begins a pass does not go by the memory's rate, which is then free too.
 void free_memory(Machine& machine) {
     machine.memory_bytes_per_second = std::numeric_limits<double>::infinity();
-    machine.accumulate_launch_seconds = machine.copy_launch_seconds = 0;
+    machine.accumulate_launch_seconds = 0;
 }
 
 /// Everything costs something, over copy engines.
 Machine copying_machine() {
     auto machine = busy_machine();
-    machine.pass_issue_seconds = 2e-6;
     for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->carrier = LinkCost::Carrier::copy_engines;
-    for (auto* cost : {&machine.forward, &machine.backward}) {
-        cost->begin_memory_ratio = 0;
-        cost->end_seconds = 2e-6;
-    }
+    for (auto* cost : {&machine.forward, &machine.backward}) cost->begin_memory_ratio = 0;
     return machine;
 }
 

@@ -85,9 +85,8 @@ std::vector<std::string> committed_machines() {
     return names;
 }
 
-/// Seconds of a small ring; without the price of L2 misses, which takes long and is not asked for here.
-double seconds_of_ring(Machine machine, int ranks, ringlab::layouts::Pass pass) {
-    machine.cache_bytes = 0;
+/// Seconds of a small ring.
+double seconds_of_ring(const Machine& machine, int ranks, ringlab::layouts::Pass pass) {
     const test::Scenario scenario{.ranks = ranks, .tokens_per_rank = 512, .pass = pass};
     return ringlab::layouts::to_seconds(simulate(*scenario.schedule(), machine, {}).makespan);
 }
@@ -108,7 +107,7 @@ BOOST_AUTO_TEST_CASE(five_keys_are_a_machine_of_one_host) {
     BOOST_TEST(machine.notes.empty());
     BOOST_TEST(std::ranges::count_if(machine.figures, is_derived) + 5 ==
                static_cast<std::ptrdiff_t>(machine.figures.size()));
-    BOOST_TEST(machine.figures.size() > 50u);
+    BOOST_TEST(machine.figures.size() > 40u);
 }
 
 BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
@@ -129,13 +128,12 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
     expect("topology.nics_per_host", 4);
     const double memory = of_h200("gpu.memory_gigabytes_per_second");
     expect("gpu.memory_gigabytes_per_second", memory * 96 / of_h200("device_memory.gigabytes"));
-    expect("gpu.attention_memory_gigabytes_per_second",
-           of_h200("gpu.attention_memory_gigabytes_per_second") * 96 / of_h200("device_memory.gigabytes"));
+    expect("gpu.attention_memory_gigabytes_per_second", of_h200("gpu.attention_memory_gigabytes_per_second"));
     expect("attention.backward.teraflops", 0.85 * 300);
     for (const std::string pass : {"attention.forward.", "attention.backward."}) {
-        for (const auto* key :
-             {"head_dim", "value_dim", "launch_us", "begin_us", "begin_memory_ratio", "end_us", "end_memory_ratio"})
+        for (const auto* key : {"head_dim", "value_dim", "launch_us", "begin_us"})
             expect(pass + key, of_h200(pass + key));
+        expect(pass + "begin_memory_ratio", 0);
         expect(pass + "power_teraflops", infinite);
         expect(pass + "tile_rows", 128);
         expect(pass + "tile_keys", 128);
@@ -143,18 +141,16 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
         // rows.
         const bool forward = pass == "attention.forward.";
         const auto rows = forward ? 1 : 2;
-        const auto us =
-            of_h200(pass + "work_tile_us") + 256 * rows * of_h200(pass + "full_tile_us") + of_h200(pass + "finish_us");
+        const auto us = of_h200(pass + "work_tile_us") + 256 * rows * of_h200(pass + "full_tile_us");
         const auto megaflop_us = (forward ? 300 : 0.85 * 300) / 100.0;
         const auto scale = 256 * (forward ? 4 : 10) * std::pow(128, 3) / 1e6 / megaflop_us / us;
-        for (const auto* key : {"work_tile_us", "idle_work_tile_us", "resume_us", "finish_us"})
-            expect(pass + key, scale * of_h200(pass + key));
+        for (const auto* key : {"work_tile_us", "resume_us"}) expect(pass + key, scale * of_h200(pass + key));
         for (const auto* key : {"full_tile_us", "partial_tile_us"})
             expect(pass + key, rows * scale * of_h200(pass + key));
     }
-    for (const auto* key : {"host.pass_issue_us", "host.transfer_issue_us", "accumulate.launch_us",
-                            "accumulate.merge_memory_ratio", "accumulate.add_memory_ratio", "accumulate.copy_launch_us",
-                            "accumulate.copy_memory_ratio", "device_memory.reserved_gigabytes"})
+    for (const auto* key :
+         {"host.transfer_issue_us", "accumulate.launch_us", "accumulate.merge_memory_ratio",
+          "accumulate.add_memory_ratio", "accumulate.copy_memory_ratio", "device_memory.reserved_gigabytes"})
         expect(key, of_h200(key));
     for (const auto& [link, like] : {std::pair{"inside_host.", &h200}, std::pair{"between_hosts.", &cluster}})
         for (const auto* key :
@@ -173,9 +169,6 @@ BOOST_AUTO_TEST_CASE(a_key_that_is_given_is_taken_and_what_depends_on_it_follows
     const auto given = machine_of(
         with(with(one_host, {"gpu.memory_gigabytes_per_second", 1000}), {"attention.backward.teraflops", 150}));
     BOOST_TEST(given.memory_bytes_per_second == 1e12);
-    BOOST_TEST(given.attention_memory_bytes_per_second / plain.attention_memory_bytes_per_second ==
-                   1e12 / plain.memory_bytes_per_second,
-               boost::test_tools::tolerance(1e-9));
     BOOST_TEST(given.backward.full_tile_seconds == plain.backward.full_tile_seconds * 255 / 150,
                boost::test_tools::tolerance(1e-9));
     // Messages that hold SMs are kernels, here as in complete files.
@@ -240,10 +233,10 @@ BOOST_DATA_TEST_CASE(every_committed_machine_predicts_a_ring, data::make(committ
 
 BOOST_AUTO_TEST_CASE(an_H200_by_its_five_keys_is_predicted_as_the_calibrated_one_within_its_margin) {
     const auto h200 = load_machine(source_dir / "experiments" / "machines" / "2xh200_calibrated.toml");
-    // 746.9 TFLOP/s: 256 tiles of 4 * 128^3 FLOP in 2.142 + 256 * 1.4697 + 1.1193 us, on 132 SMs.
+    // 739.4 TFLOP/s: 256 tiles of 4 * 128^3 FLOP in 2.0719 + 256 * 1.4895 us, on 132 SMs.
     const auto five = machine_of({{"topology.hosts", 1},
                                   {"topology.gpus_per_host", 2},
-                                  {"attention.forward.teraflops", 746.9},
+                                  {"attention.forward.teraflops", 739.4},
                                   {"inside_host.link_gigabytes_per_second", 392.8},
                                   {"device_memory.gigabytes", 150.1}});
     BOOST_TEST(five.forward.full_tile_seconds == h200.forward.full_tile_seconds, boost::test_tools::tolerance(1e-3));

@@ -109,66 +109,6 @@ BOOST_AUTO_TEST_CASE(an_attend_of_a_ring_is_issued_before_the_messages_of_its_st
     }
 }
 
-BOOST_AUTO_TEST_CASE(a_message_follows_one_on_its_channel_with_its_peer) {
-    const auto of = [](OpKind kind, std::int16_t channel, int peer) {
-        Op op;
-        op.kind = kind;
-        op.channel = channel;
-        op.peer = peer;
-        return op;
-    };
-    const auto first = of(OpKind::send, 1, 0);
-    const auto follows = [&](const Op& next) {
-        HostClock host({}, true, transfer);
-        const auto none = [](OpIndex, Picoseconds) {};
-        if (host.follows(first)) return true;
-        host.issue(first, 0, transfer, none);
-        const auto found = host.follows(next);
-        host.issue(Op{}, 1, compute, none);
-        return found || host.follows(next);
-    };
-    BOOST_TEST(follows(first));
-    BOOST_TEST(!follows(of(OpKind::send, 0, 0)));
-    BOOST_TEST(!follows(of(OpKind::send, 1, 1)));
-    BOOST_TEST(!follows(of(OpKind::receive, 1, 0)));
-    BOOST_TEST(!follows(Op{}));
-}
-
-// Every rank sends two ranges of 16 keys to the other: the second of a row takes the host 1 us less than the first.
-BOOST_AUTO_TEST_CASE(a_message_right_behind_another_takes_the_host_less_where_the_machine_file_says) {
-    auto scenario = test::Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "striped:16"};
-    scenario.algorithm = "seen:1";
-    scenario.mask = "causal+documents:48,16,64";
-    const auto schedule = scenario.schedule();
-    auto machine = test::cell_machine(scenario);
-    machine.gpus_per_host = machine.nics_per_host = 2;
-    machine.transfer_issue_seconds = 3e-6;
-    auto options = test::rate_options();
-    options.sharing = false;
-    const auto ends = [&] { return simulate(*schedule, machine, options).makespan; };
-    const auto alike = ends();
-    machine.next_transfer_issue_seconds = 2e-6;
-    CostModel cost(*schedule, machine, options);
-    Picoseconds saved = 0;
-    for (int rank = 0; rank < 2; ++rank) {
-        auto host = cost.host_clock(0);
-        auto ops = schedule->ops(rank);
-        OpIndex index = 0;
-        Picoseconds mine = 0;
-        while (const auto* op = ops.next()) {
-            if (host.follows(*op)) mine += microsecond;
-            host.issue(*op, index++, cost.issue(*op, host.follows(*op)), [](OpIndex, Picoseconds) {});
-        }
-        saved = std::max(saved, mine);
-    }
-    BOOST_TEST(saved > 0);
-    BOOST_TEST(ends() < alike);
-    BOOST_TEST(ends() >= alike - saved);
-    Picoseconds last = 0;
-    for (const auto& span : max_plus(*schedule, machine, options).spans) last = std::max(last, span.end);
-    BOOST_TEST(ends() == last);
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::sim

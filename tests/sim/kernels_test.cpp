@@ -126,29 +126,6 @@ BOOST_AUTO_TEST_CASE(kernels_are_kept_in_a_machine_file) {
     BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), ringlab::Error);
 }
 
-BOOST_AUTO_TEST_CASE(work_tiles_that_sms_share_take_longer_for_each_doubling_of_them) {
-    for (const std::int64_t tokens : {16, 32, 64}) {  // of as many tiles of 16 keys, of two heads
-        const auto schedule =
-            Scenario{
-                .ranks = 1, .tokens_per_rank = tokens, .layout = "contiguous", .mask = "full", .pass = Pass::backward}
-                .schedule();
-        auto machine = busy_machine();
-        const auto seconds = [&] {
-            return TileModel(*schedule, machine).attend(schedule->part(0, {0, 4}), schedule->part(0, {0, 2}), {}).alone;
-        };
-        const auto before = seconds();
-        const auto tiles = tokens / 16;
-        const ringlab::layouts::BackwardLoad load{
-            .work_tiles = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_row_tile = 2};
-        const auto sharing = ringlab::layouts::sm_group_by_waves(load, 16, machine.backward.groups);
-        machine.backward.cluster_seconds = 1e-6;
-        const auto waves = (load.work_tiles + sharing.at_a_time - 1) / sharing.at_a_time;
-        BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.sms)) * double(waves),
-                   boost::test_tools::tolerance(1e-9));
-        if (tokens == 64) BOOST_TEST(sharing.sms > 1, tokens);
-    }
-}
-
 // Half of the rows see half of the keys: of 4 query heads O in fp32 (64 KiB) and Q (32), of 2 kv heads K and V (32).
 BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
     const auto schedule =
@@ -166,7 +143,7 @@ BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
 }
 
 // Half of the rows see nothing of the block: 2 of 4 query tiles have tiles, of 4 heads, on 16 SMs.
-BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_work_tiles_without_tiles_and_the_end_of_a_launch) {
+BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_makes_the_end_of_a_launch_longer) {
     const auto schedule =
         Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
     auto machine = busy_machine();
@@ -179,7 +156,7 @@ BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_work_tiles_without_tiles
           {TileModel::AttendPosition{true, true}, 0.0, 6.0, 16.0},   // in 16 bits as well
           {TileModel::AttendPosition{false, true}, 4.0, 6.0, 16.0}}) {
         machine.cache_bytes = 0;
-        machine.forward.tail_seconds_per_byte = machine.forward.idle_tile_seconds_per_byte = 0;
+        machine.forward.tail_seconds_per_byte = 0;
         const auto before = seconds(turn);
         machine.forward.tail_seconds_per_byte = 1e-6;
         BOOST_TEST(seconds(turn) == before);  // nothing is known of a cache
@@ -187,12 +164,6 @@ BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_work_tiles_without_tiles
         BOOST_TEST(seconds(turn) == before);
         machine.cache_bytes = 1;
         BOOST_TEST(seconds(turn) - before == 1e-6 * (read + written) * units / 16, boost::test_tools::tolerance(1e-9));
-        // All run at once: those without tiles are waited for if they take longer than the others.
-        machine.forward.tail_seconds_per_byte = 0;
-        machine.forward.idle_tile_seconds_per_byte = 1e-3;
-        const auto idle = units == 16 ? 1e-3 * read : 0;
-        BOOST_TEST(seconds(turn) >= idle);
-        BOOST_TEST(seconds(turn) <= before + idle);
     }
 }
 

@@ -94,12 +94,12 @@ Machine cluster_of_that_day() {
     auto machine = cluster();
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->launch_seconds = 5e-6;
-        cost->begin_seconds = cost->begin_memory_ratio = cost->end_seconds = cost->end_memory_ratio = 0;
+        cost->begin_seconds = cost->begin_memory_ratio = 0;
         cost->power_flops = std::numeric_limits<double>::infinity();
     }
     machine.forward.flops = 598e12;
     machine.backward.flops = 525e12;
-    machine.accumulate_launch_seconds = machine.copy_launch_seconds = 4e-6;
+    machine.accumulate_launch_seconds = 4e-6;
     machine.add_memory_ratio = machine.copy_memory_ratio = 3;
     return machine;
 }

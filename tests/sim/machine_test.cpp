@@ -1,6 +1,7 @@
 #include "sim/machine/machine.hpp"
 #include "layouts/basics/require.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -64,7 +65,6 @@ BOOST_AUTO_TEST_CASE(keys_by_their_old_names_are_read) {
     auto old = text;
     for (const auto& [now, before] : {std::pair{"\nwork_tile = ", "\nitem = "},
                                       {"\nwork_tile_us", "\nitem_us"},
-                                      {"idle_work_tile_us", "idle_item_us"},
                                       {"as work tiles end", "as items end"},
                                       {"[sm_admission]", "[room_for_transfers]"},
                                       {"[split_kv]", "[few_rows]"}})
@@ -148,13 +148,13 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
 
     auto more = machine;
     more.power_of_gpus = std::vector<double>(static_cast<std::size_t>(machine.gpus_per_host), 0.95);
-    more.backward.l2_miss_seconds = 1.25e-6;
+    more.forward.tail_seconds_per_byte = 1.25e-6;
     more.rotate_memory_ratio = 8;
     auto more_sources = sources;
-    for (const auto* section : {"power", "attention.backward.reread", "rotation"}) more_sources[section] = "this test";
+    for (const auto* section : {"power", "attention.forward.ends", "rotation"}) more_sources[section] = "this test";
     const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
     BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
-    BOOST_TEST(optional.backward.l2_miss_seconds == 1.25e-6, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(optional.forward.tail_seconds_per_byte == 1.25e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(optional.rotate_memory_ratio == 8);
 
     sources.erase("gpu.multiprocessors");
@@ -173,6 +173,15 @@ BOOST_AUTO_TEST_CASE(keys_of_earlier_versions_are_read_and_said_to_be_of_no_use)
         replaced(old, "[host]", "[host]\ncompute_issue_us = { value = 2, source = \"old\" }"), "machine.toml");
     BOOST_TEST_REQUIRE(found.notes.size() == 1u);
     BOOST_TEST(found.notes.front() == "keys that are no longer used: host.compute_issue_us, joined_launches");
+
+    std::string keys = "[attention.forward]";
+    for (const auto* key : {"end_us", "finish_us", "idle_work_tile_us"})
+        keys += fmt::format("\n{} = {{ value = 2, source = \"old\" }}", key);
+    const auto of_attends = parse_machine(replaced(text, "[attention.forward]", keys), "machine.toml");
+    BOOST_TEST_REQUIRE(of_attends.notes.size() == 1u);
+    BOOST_TEST(of_attends.notes.front() ==
+               "keys that are no longer used: attention.forward.end_us, attention.forward.finish_us, "
+               "attention.forward.idle_work_tile_us");
 }
 
 BOOST_AUTO_TEST_CASE(in_files_that_do_not_say_what_carries_messages_those_that_hold_SMs_are_kernels) {

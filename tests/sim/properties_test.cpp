@@ -56,7 +56,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
         auto stream = schedule.ops(rank);
         while (const auto* op = stream.next()) {
             const auto time =
-                host.issue(*op, OpIndex(ops[r].size()), cost.issue(*op, host.follows(*op)),
+                host.issue(*op, OpIndex(ops[r].size()), cost.issue(*op),
                            [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
             issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.begin_of_pass(rank)));
             number[r].push_back(0);
@@ -117,7 +117,6 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
         if (trial % 2 == 1) {  // copy engines, for which hosts issue computing first
             machine.inside_host.carrier = machine.between_hosts.carrier = LinkCost::Carrier::copy_engines;
             machine.transfer_issue_seconds = pick<double>(bits, {0.7e-6, 4e-6});
-            machine.next_transfer_issue_seconds = pick<double>(bits, {0, 0.4e-6, 6e-6});
         }
         const auto scenario = random_scenario(bits);
         auto options = random_options(bits);

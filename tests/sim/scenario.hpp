@@ -86,14 +86,11 @@ inline Machine busy_machine() {
         cost->flops = 2e12;
         cost->begin_seconds = 1.1e-6;
         cost->begin_memory_ratio = 4;
-        cost->idle_work_tile_seconds = 0.2e-6;
         cost->resume_seconds = 0.15e-6;
-        cost->finish_seconds = 0.1e-6;
     }
     machine.backward.work_tile = WorkTile::key_tile;
     machine.backward.groups = {{2, 8}, {4, 3}};
     machine.accumulate_launch_seconds = 1e-6;
-    machine.copy_launch_seconds = 1e-6;
     machine.merge_memory_ratio = 5;
     machine.add_memory_ratio = 3;
     machine.copy_memory_ratio = 3;

@@ -36,8 +36,8 @@ Machine machine_with_teraflops(const std::string& value) {
 /// As `machine_with_teraflops`, and nothing is said of tiles.
 Machine rate_alone(const std::string& value) {
     const std::regex tiles(
-        "\n(work_tile|tile_rows|tile_keys|groups|work_tile_us|full_tile_us|partial_tile_us|idle_work_tile_us|"
-        "resume_us|finish_us) = [^\n]*");
+        "\n(work_tile|tile_rows|tile_keys|groups|work_tile_us|full_tile_us|partial_tile_us|"
+        "resume_us) = [^\n]*");
     return parse_machine(std::regex_replace(machine_with_teraflops(value).text, tiles, ""), "rate.toml");
 }
 

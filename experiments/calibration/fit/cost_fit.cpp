@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace ringlab::experiments {
 namespace {
@@ -15,39 +16,34 @@ namespace {
 using layouts::Pass;
 using sim::AttentionCost;
 
-using sim::Attends;
+using sim::Fitted;
 using Price = sim::Price<AttentionCost>;
 
-/// The prices that are fitted to timed attends, the most important first. If several prices always occur together, the
-/// first one is fitted and the others are 0.
-std::vector<Price> fitted_prices() {
-    std::vector<Price> all;
-    sim::for_each_price<AttentionCost>([&](const Price& price) {
-        if (price.fitted_to != Attends::none && price.fitted_to != Attends::without_rests) all.push_back(price);
-    });
-    return all;
-}
-
-bool is_of(const Price& price, sim::WorkTile tiles) {
-    return price.fitted_to != (tiles == sim::WorkTile::query_tile ? Attends::of_key_tiles : Attends::of_query_tiles);
-}
-
-// The shortest time of the simulator. A price whose solution is 0 is halved in each round, and below this it counts as
-// 0.
-constexpr double tick = 1e-12;
-
-std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
-    std::vector<const TimedAttend*> all;
-    for (const auto& attend : attends)
-        if (!attend.held_out) all.push_back(&attend);
-    return all;
-}
-
-double mean_square_error(const std::vector<const TimedAttend*>& attends, Pass pass, const sim::Machine& machine) {
+double mean_square_error(std::span<const Timing> timings) {
     double sum = 0;
-    for (const auto* attend : attends)
-        sum += std::pow(predicted_seconds(*attend, pass, machine) / attend->seconds - 1, 2);
-    return sum / static_cast<double>(attends.size());
+    for (const auto& timing : timings) sum += std::pow(timing.predicted() / timing.seconds - 1, 2);
+    return sum / static_cast<double>(timings.size());
+}
+
+/// A value of the right order in the units of the fit, from which its steps follow.
+double typical_in_fit(const Price& price, const AttentionCost& cost) {
+    if (price.is_rate()) return 1 / cost.flops;
+    return price.unit == sim::units::micro ? cost.full_tile_seconds : price.unit;
+}
+
+/// All prices alike, so that the longest timing is predicted right. Power is what limits the best rate's clock to 0.84.
+/// From half of that rate the forward fit of calibrate_2xh200.h5 ends in a minimum that is a little higher.
+void guess(AttentionCost& cost, const std::vector<Price>& asked, std::span<const Timing> timings) {
+    constexpr double low_power = 0.7;  // of the best rate: the square of the clock
+    for (const auto& price : asked)
+        cost.*price.value = price.is_rate() ? std::numeric_limits<double>::infinity() : price.unit;
+    const auto& longest = *std::ranges::max_element(timings, {}, &Timing::seconds);
+    const auto scale = longest.seconds / longest.predicted();
+    for (const auto& price : asked)
+        if (price.is_rate())
+            cost.*price.value = low_power * cost.flops;
+        else if (price.unit == sim::units::micro)
+            cost.*price.value *= scale;
 }
 
 }  // namespace
@@ -61,70 +57,71 @@ double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machin
     return sim::attention_cost(machine, schedule).launch_seconds + model.attend(rows, keys, attend.position).alone;
 }
 
-/// A launch takes a sum of the fitted times, each multiplied by how often it occurs on the SM that ends last. Which SM
-/// that is depends on the times. So counts and times are found in turns: counts by differences, times by linear least
-/// squares.
-SourcesOfZeros fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
-    return fit_attention(machine, pass == Pass::forward ? machine.forward : machine.backward, pass, attends);
+std::vector<Timing> timings_of(std::span<const TimedAttend> attends, Pass pass, const sim::Machine& machine) {
+    std::vector<Timing> timings;
+    for (const auto& attend : attends)
+        if (!attend.held_out)
+            timings.push_back(
+                {attend.seconds, [&machine, attend, pass] { return predicted_seconds(attend, pass, machine); }});
+    return timings;
 }
 
-SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass,
-                             std::span<const TimedAttend> attends) {
-    const auto fitted = used(attends);
-    require(!fitted.empty(), "no attend was timed, so no time can be fitted");
-    double slowest = 0, tiles = 0;  // first guess: the longest launch has full tiles only
-    for (const auto* attend : fitted) {
-        if (attend->seconds <= slowest) continue;
-        slowest = attend->seconds;
-        const auto& p = attend->plan->problem;
-        const auto rows = static_cast<double>(attend->plan->layout().shard_tokens(attend->rank));
-        const auto keys = static_cast<double>(attend->plan->layout().shard_tokens(attend->block));
-        tiles = static_cast<double>(p.query_heads * p.batch) * rows * keys /
-                static_cast<double>(cost.tile_rows * cost.tile_keys) / machine.sms;
-    }
-    std::vector<Price> asked;
+/// A launch takes a sum of the fitted times, each multiplied by how often it occurs on the SM that ends last. Which SM
+/// that is depends on the times, and the clock on all prices. So counts and prices are found in turns: counts by
+/// differences, prices by linear least squares.
+SourcesOfZeros fit_prices(AttentionCost& cost, std::span<const Timing> timings) {
+    require(!timings.empty(), "nothing was timed, so no price can be fitted");
+    std::vector<Price> asked;  // the most important first: of prices that always occur together, the others are 0
     SourcesOfZeros never_asked, undetermined;
-    for (const auto& time : fitted_prices()) {
-        if (is_of(time, cost.work_tile))
-            asked.push_back(time);
-        else
-            never_asked[time.key] = time.fitted_to == Attends::of_key_tiles ? "none: only key tiles have it"
-                                                                            : "none: only query tiles have it";
-        cost.*time.value = is_of(time, cost.work_tile) ? slowest / tiles : 0;
-    }
+    sim::for_each_price<AttentionCost>([&](const Price& price) {
+        const bool for_rows = cost.work_tile == sim::WorkTile::query_tile;
+        if (price.fitted == Fitted::no) return;
+        if (price.fitted != (for_rows ? Fitted::for_key_tiles : Fitted::for_query_tiles)) return asked.push_back(price);
+        cost.*price.value = 0;
+        never_asked[price.key] = for_rows ? "none: only key tiles have it" : "none: only query tiles have it";
+    });
+    guess(cost, asked, timings);
     auto best = cost;
-    double least = mean_square_error(fitted, pass, machine);
-    constexpr int rounds = 24;
+    double least = mean_square_error(timings);
+    // Power comes last: while times are far off, it would be found where it limits nothing, and stay there.
+    constexpr int rounds = 24, of_times = 6;
     for (int round = 0; round < rounds; ++round) {
-        std::vector<double> counts, ones(fitted.size(), 1);
-        for (const auto* attend : fitted) {
-            const double before = predicted_seconds(*attend, pass, machine);
-            for (const auto& time : asked) {
-                const double kept = cost.*time.value, step = 1e-4 * best.full_tile_seconds;
-                cost.*time.value += step;
-                counts.push_back((predicted_seconds(*attend, pass, machine) - before) / step / attend->seconds);
-                cost.*time.value = kept;
+        std::vector<double> counts, rest;  // of each timing, as shares of its seconds
+        for (const auto& timing : timings) {
+            const double before = timing.predicted();
+            rest.push_back(1 - before / timing.seconds);
+            for (const auto& price : asked) {
+                constexpr double small = 1e-4;
+                if (price.is_rate() && round < of_times) {
+                    counts.push_back(0);
+                    continue;
+                }
+                const double kept = price.in_fit(cost), step = small * typical_in_fit(price, best);
+                price.set_in_fit(cost, kept + step);
+                counts.push_back((timing.predicted() - before) / step / timing.seconds);
+                rest.back() += counts.back() * kept;
+                price.set_in_fit(cost, kept);
             }
         }
-        const auto found = nonnegative_least_squares(counts, ones, asked.size());
+        const auto found = nonnegative_least_squares(counts, rest, asked.size());
         const auto determined = static_cast<std::size_t>(std::ranges::count(found.determined, true));
-        require(fitted.size() > determined, "{} timed attends do not determine {} times", fitted.size(), determined);
+        require(timings.size() > determined, "{} timings do not determine {} prices", timings.size(), determined);
         // Half a step, because whole steps oscillate if another SM becomes the last one.
-        for (std::size_t i = 0; i < asked.size(); ++i) {
-            auto& time = cost.*asked[i].value;
-            time = found.determined[i] ? (time + found.values[i]) / 2 : 0;
-        }
-        const double error = mean_square_error(fitted, pass, machine);
+        for (std::size_t i = 0; i < asked.size(); ++i)
+            if (!asked[i].is_rate() || round >= of_times)
+                asked[i].set_in_fit(cost, found.determined[i] ? (asked[i].in_fit(cost) + found.values[i]) / 2 : 0);
+        const double error = mean_square_error(timings);
         if (error >= least) continue;
         least = error;
         best = cost;
         undetermined.clear();
         for (std::size_t i = 0; i < asked.size(); ++i)
-            if (!found.determined[i]) undetermined[asked[i].key] = not_determined_by("the timed attends");
+            if (!found.determined[i]) undetermined[asked[i].key] = not_determined_by("what was timed");
     }
     cost = best;
-    for (const auto& time : asked)
-        if (cost.*time.value < tick) cost.*time.value = 0;
+    // A price whose solution is 0 is halved in each round.
+    for (const auto& price : asked)
+        if (!price.is_rate() && cost.*price.value < 1e-6 * price.unit) cost.*price.value = 0;
     undetermined.merge(never_asked);
     return undetermined;
 }

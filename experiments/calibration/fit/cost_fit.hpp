@@ -3,6 +3,7 @@
 #include "experiments/config/case.hpp"
 #include "sim/cost/cost.hpp"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -24,16 +25,22 @@ struct TimedAttend {
 /// Seconds of this attend by the simulator's cost model.
 double predicted_seconds(const TimedAttend& attend, layouts::Pass pass, const sim::Machine& machine);
 
-/// Why some times are 0 without a fit, by key without the section of the pass: "finish_us", "ends.share_us".
+/// Why some prices are 0 without a fit, by key without the section of the pass: "finish_us", "ends.share_us".
 using SourcesOfZeros = std::map<std::string, std::string>;
 
-/// Fits the times of the machine's cost of a pass; its kind of work tile and its tiles are given. Least squares of the
-/// relative errors of all attends that are not held out.
-SourcesOfZeros fit_attention(sim::Machine& machine, layouts::Pass pass, std::span<const TimedAttend> attends);
+/// Something that was timed, and the seconds that the cost model predicts for it with the prices as they are.
+struct Timing {
+    double seconds = 0;
+    std::function<double()> predicted;
+};
 
-/// As above, for `cost`, a part of the machine: the prices of the kernel that does these attends.
-SourcesOfZeros fit_attention(const sim::Machine& machine, sim::AttentionCost& cost, layouts::Pass pass,
-                             std::span<const TimedAttend> attends);
+/// The attends that are not held out. `machine` must outlive the timings.
+std::vector<Timing> timings_of(std::span<const TimedAttend> attends, layouts::Pass pass, const sim::Machine& machine);
+
+/// Fits the prices that the timings show; `cost` is a part of the machine that predicts them, with its kind of work
+/// tile, its tiles and `flops` given. Least squares of the relative errors. A time that they do not show is then 0, and
+/// a rate has no end.
+SourcesOfZeros fit_prices(sim::AttentionCost& cost, std::span<const Timing> timings);
 
 /// The line y = a + b x with a, b >= 0 that fits best, by least squares of relative errors. At least two points.
 struct Line {

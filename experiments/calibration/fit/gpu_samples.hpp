@@ -15,7 +15,7 @@ namespace ringlab::experiments {
 struct GpuSample {
     /// - "attend": one call of a kernel or what surrounds it, in short runs with rests
     /// - "sustained": the same without rests
-    /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
+    /// - "pass", "period": of passes by the executor: the whole, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
     /// - "split_kv": an attend of few query rows, of one rank
     /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel_without_rests"

@@ -18,19 +18,11 @@ const std::map<std::string, AttendPosition> forward_calls{{"forward_kept", {true
 /// Whether an attend under a window is used for the fit: with windows of half and of an eighth of the tokens. Of all
 /// timed attends, only these have idle work tiles whose time is not hidden by longer ones.
 bool is_held_out(const GpuSample& sample) {
-    const auto fitted = fitted_documents(sample.tokens_per_rank);
-    if (std::ranges::find(fitted, sample.mask) != fitted.end()) return false;
     return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
            sample.mask.find("documents") != std::string::npos;
 }
 
 }  // namespace
-
-std::vector<std::string> fitted_documents(std::int64_t tokens) {
-    const auto part = tokens / 16;
-    return {fmt::format("causal+documents:{},{},{},{}", 6 * part, 4 * part, 3 * part, 3 * part),
-            fmt::format("causal+documents:{},{}", 10 * part, 6 * part)};
-}
 
 std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan) {
     const auto forward = forward_calls.find(sample.call);
@@ -39,16 +31,6 @@ std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared
     return SampledAttend{is_backward ? layouts::Pass::backward : layouts::Pass::forward,
                          {std::move(plan), sample.rank, sample.block, is_backward ? AttendPosition{} : forward->second,
                           sample.seconds, is_held_out(sample), sample.call}};
-}
-
-std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pass, const sim::Machine& machine) {
-    constexpr double free = 0.95;  // above this clock power does not limit the rate
-    const double clock = predicted_seconds(sustained, pass, machine) / sustained.seconds;
-    if (clock > free) return std::nullopt;
-    const auto& schedule = *sustained.plan->schedule(pass);
-    const sim::SimOptions options;
-    auto ops = schedule.ops(0);
-    return sim::CostModel(schedule, machine, options).computed_flop(*ops.next()) / sustained.seconds * clock * clock;
 }
 
 double flops_of(const TimedAttend& attend, layouts::Pass pass) {

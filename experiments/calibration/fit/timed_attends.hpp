@@ -10,20 +10,12 @@
 
 namespace ringlab::experiments {
 
-/// Masks of packed documents, for so many tokens, under which a backward launch touches more rows at a time than L2
-/// holds. The price of L2 misses is fitted to them; the mask with more documents comes first.
-std::vector<std::string> fitted_documents(std::int64_t tokens);
-
 /// The attend that a sample of a kernel's call has timed. Nothing if the call timed what surrounds attends.
 struct SampledAttend {
     layouts::Pass pass = layouts::Pass::forward;
     TimedAttend attend;
 };
 std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan);
-
-/// FLOP/s at the calibrated clock that power would allow without end, from an attend of one rank that never rests.
-/// Nothing if power does not limit its clock. Power goes as rate x clock^2.
-std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pass, const sim::Machine& machine);
 
 /// FLOP/s of visible pairs of an attend of one rank.
 double flops_of(const TimedAttend& attend, layouts::Pass pass);

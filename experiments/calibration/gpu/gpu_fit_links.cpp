@@ -79,16 +79,12 @@ Messages messages_beside_attends(const GpuSamples& samples, const std::string& t
     return found;
 }
 
-void fit_copy_engines(FittedMachine& fitted, double slower) {
+void fit_copy_engines(FittedMachine& fitted) {
     auto& m = fitted.machine;
     m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1;
     fitted.sources["inside_host"] = "copy engines have no channels and take no multiprocessors";
     fitted.sources["inside_host.send_memory_ratio"] = "counted: every byte is read once";
     fitted.sources["inside_host.receive_memory_ratio"] = "counted: every byte is written once";
-    m.attention_memory_bytes_per_second = std::min(
-        m.memory_bytes_per_second, slower * (m.memory_bytes_per_second - 2 * m.inside_host.link_bytes_per_second));
-    fitted.sources["gpu.attention_memory_gigabytes_per_second"] =
-        fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
 }
 
 /// Fits messages that are kernels. The kernels of both directions take SMs from attends, half of these SMs for each
@@ -116,8 +112,6 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
     for (const auto* key : {"send", "receive"})
         sources[fmt::format("inside_host.{}_memory_ratio", key)] =
             "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved";
-    sources["gpu.attention_memory_gigabytes_per_second"] = "none: what attends lose is in the multiprocessors";
-    m.attention_memory_bytes_per_second = 0;
     // Thread blocks of the forward kernels for sm_90a take one work tile after another, so no SM is free before the
     // attend ends.
     using TransferStart = sim::AttentionCost::TransferStart;
@@ -225,34 +219,9 @@ double median_of(std::vector<double> values) {
     return *middle;
 }
 
-void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
-    auto& m = fitted.machine;
-    std::vector<double> matrix, ones;
-    for (const auto& pass : passes) {
-        if (pass.transport != "loopback" || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
-        const auto issued = pass.issued(0);
-        for (const double count :
-             {1.0, double(issued.launches * pass.ranks()), double(issued.transfers * pass.ranks())})
-            matrix.push_back(count / pass.issue);
-        ones.push_back(1);
-    }
-    require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
-    const auto found = nonnegative_least_squares(matrix, ones, 3);
-    // The constant of this fit is mostly time at the end of a pass. The host time before the first launch follows from
-    // the begin of a pass of one rank.
-    const auto launch = found.values[1];
-    m.transfer_issue_seconds = found.values[2];
-    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - launch);
-    fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
-    if (!found.determined[2])
-        fitted.sources["host.transfer_issue_us"] = not_determined_by("the host's time of short passes on one GPU");
-    fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
-}
-
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
     const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
     auto& m = fitted.machine;
-    const auto calls_alone = m.transfer_issue_seconds;  // from fit_host(): for copies that wait for no other host
     if (const auto found =
             issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
         m.transfer_issue_seconds = found->median;
@@ -260,11 +229,6 @@ void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& 
             "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "
             "operations timed: median, quartiles {:.1f} and {:.1f}",
             found->count, transport, found->low * 1e6, found->high * 1e6);
-    }
-    if (transport == "copy" && calls_alone < m.transfer_issue_seconds) {
-        m.next_transfer_issue_seconds = calls_alone;
-        fitted.sources["messages_in_a_row.issue_us"] =
-            "fitted to the host's time of short passes on one GPU, where no other host is waited for";
     }
     auto& of_piece = m.inside_host.piece_issue_seconds;
     if (m.inside_host.piece_seconds == 0) return;
@@ -280,10 +244,10 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
                const std::string& transport) {
     auto& m = fitted.machine;
     auto& sources = fitted.sources;
+    m.attention_memory_bytes_per_second = 0;
+    sources["gpu.attention_memory_gigabytes_per_second"] = "none: rings are predicted as well without it";
     if (transport.empty()) {
         sources["inside_host"] = "not calibrated: one GPU";
-        sources["gpu.attention_memory_gigabytes_per_second"] = "not calibrated: one GPU";
-        m.attention_memory_bytes_per_second = 0;
         return;
     }
     const bool kernels = transport == "nccl", timed = has_messages(passes, transport);
@@ -298,7 +262,8 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
             timed ? "fitted to messages between all GPUs that compute next to nothing"
                   : "fitted to copies between all GPUs beside attends";
     if (!line.has_slope) sources["inside_host.latency_us"] = not_determined_by("messages of one size");
-    double alone = 0, beside = 0, period = 0;
+    if (!kernels) return fit_copy_engines(fitted);
+    double alone = 0, period = 0;
     // Share of the SMs that messages hold while they are there. They come when an attend ends, and some not
     // before: then a call takes in one of them.
     std::vector<double> shares;
@@ -307,14 +272,11 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
         if (sample.kind == "message") period = sample.seconds;
         if (sample.kind == "alone") alone = sample.seconds;
         if (sample.kind != "beside") continue;
-        beside = sample.seconds;
         const auto message = line.constant + line.slope * static_cast<double>(sample.bytes);
         if (static_cast<double>(sample.bytes) >= long_message)
-            shares.push_back((1 - alone / beside) / std::min(1.0, message / period));
+            shares.push_back((1 - alone / sample.seconds) / std::min(1.0, message / period));
     }
     require(alone > 0 && !shares.empty(), "the samples hold no attends beside messages over {}", transport);
-    const auto slower = std::max(1.0, beside / alone);
-    if (!kernels) return fit_copy_engines(fitted, slower);
     fit_kernels_of_links(fitted, std::max(0.0, median_of(std::move(shares))), messages_over(passes, "copy", false),
                          samples.kernels);
     fit_hidden(fitted, samples);

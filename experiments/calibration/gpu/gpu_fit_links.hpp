@@ -5,9 +5,6 @@
 
 namespace ringlab::experiments {
 
-/// Fits the host's times of a pass, a launch and a transfer to short passes of ranks that take turns.
-void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes);
-
 /// Fits the host's time of a transfer over the transport, where hosts also wait for each other: the value with which
 /// nearly empty passes of all GPUs are predicted as long as they took. All other numbers of the machine must be fitted
 /// before.

@@ -92,10 +92,10 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
     few.bytes_per_second = first_guess;
     few.block_bytes_per_second = of_a_block;
     few.launch_seconds = 0;
-    struct Timing {
+    struct FewRows {
         double seconds, by_memory, by_block;  // seconds measured; others predicted at 1 B/s, without a launch
     };
-    std::vector<Timing> timings;
+    std::vector<FewRows> timings;
     for (const auto* sample : timed) {
         const auto plan = plan_of(*sample, samples);
         const auto attend = first_attend(*plan->forward);

@@ -1,6 +1,7 @@
 #include "experiments/calibration/gpu/gpu_kernels.hpp"
 
 #include "experiments/calibration/fit/timed_attends.hpp"
+#include "experiments/calibration/gpu/executed_passes.hpp"
 #include "experiments/calibration/gpu/gpu_measure.hpp"
 #include "sim/tiles/kernels.hpp"
 
@@ -86,7 +87,6 @@ std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machin
         for (const auto part : {4, 2})
             for (const auto window : {tokens / part / 2, tokens / part / 8})
                 add(fmt::format("window:{},0", window), "contiguous", 2, 1, 0, tokens / part, true);
-        add(fitted_documents(tokens).front(), "contiguous", 1, 0, 0, tokens, false);
         // Held out of the fit.
         add("causal", "zigzag", 4, 2, 1, tokens / 2, true);
         add(fmt::format("causal+documents:{0},{1},{1}", tokens / 8, tokens / 16), "contiguous", 1, 0, 0, tokens / 4,
@@ -121,7 +121,7 @@ void time_kernel(std::vector<GpuSample> wanted, GpuProbe& probe, GpuSamples& all
     }
 }
 
-void fit_kernels(FittedMachine& fitted, const GpuSamples& samples, const std::map<Pass, double>& launches) {
+void fit_kernels(FittedMachine& fitted, const GpuSamples& samples) {
     auto& machine = fitted.machine;
     std::erase_if(machine.kernels, [&](const AttentionKernel& kernel) {
         return std::ranges::none_of(samples.samples, [&](const GpuSample& one) {
@@ -138,44 +138,43 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples, const std::ma
             auto& cost = cost_of_kernel(kernel, pass);
             cost = with_own(machine.attention(pass), cost);
             std::vector<TimedAttend> attends;
+            std::vector<Timing> without_rests;
             for (const auto& sample : samples.samples) {
-                if (sample.kind != "kernel" || !is_of(sample, kernel)) continue;
-                const auto found = sampled_attend(sample, plan_of(sample, samples));
-                if (found && found->pass == pass) attends.push_back(found->attend);
+                if (!is_of(sample, kernel) || (sample.kind != "kernel" && sample.kind != never_rests)) continue;
+                const auto plan = plan_of(sample, samples);
+                const auto found = sampled_attend(sample, plan);
+                if (!found || found->pass != pass) continue;
+                if (sample.kind == never_rests)
+                    without_rests.push_back(timing_without_rests(sample, plan, machine));
+                else
+                    attends.push_back(found->attend);
             }
-            const auto zeros = fit_attention(machine, cost, pass, attends);
-            const auto longer = launches.at(pass);
-            cost.launch_seconds += longer;
             cost.flops = 0;
             for (auto& attend : attends) {
-                attend.seconds += longer;
                 attend.name += ", " + kernel.name;
                 if (attend.plan->layout().ranks() == 1) cost.flops = std::max(cost.flops, flops_of(attend, pass));
             }
+            auto timings = timings_of(attends, pass, machine);
+            timings.insert(timings.end(), without_rests.begin(), without_rests.end());
+            const auto zeros = fit_prices(cost, timings);
+            // What is beside the attends of a pass is as for the main kernel.
+            cost.begin_seconds = machine.attention(pass).begin_seconds;
+            cost.begin_memory_ratio = machine.attention(pass).begin_memory_ratio;
             auto& shown = pass == Pass::forward ? fitted.forward : fitted.backward;
             shown.insert(shown.end(), attends.begin(), attends.end());
             const auto own = fmt::format("{}.{}", section, to_string(pass));
             for (const auto* key : {".head_dim", ".value_dim", ".tile_rows", ".tile_keys", ".groups"})
                 fitted.sources[own + key] = "the kernel: " + samples.kernels;
             fitted.sources[own + ".teraflops"] = "measured: visible pairs, the best of the timed attends";
-            fitted.sources[own + ".power_teraflops"] = "as for the kernel without a cap, or of other dims";
             for (const auto& [key, why] : zeros) fitted.sources[fmt::format("{}.{}", own, key)] = why;
+            if (without_rests.empty()) {
+                cost.power_flops = machine.attention(pass).power_flops;
+                fitted.sources[own + ".power_teraflops"] = "as for the kernel without a cap, or of other dims";
+            }
         }
         fitted.sources[section + ".scores"] = "the kernel: " + samples.kernels;
     }
-    // Of those without a cap what power allows, which others then have too.
-    for (const auto& sample : samples.samples)
-        for (auto& kernel : machine.kernels) {
-            if (sample.kind != never_rests || !is_of(sample, kernel)) continue;
-            const auto found = sampled_attend(sample, plan_of(sample, samples));
-            if (!found) continue;
-            const auto power = power_flops(found->attend, found->pass, machine);
-            cost_of_kernel(kernel, found->pass).power_flops = power.value_or(std::numeric_limits<double>::infinity());
-            fitted.sources[fmt::format("kernels.{}.{}.power_teraflops", kernel.name, to_string(found->pass))] =
-                power ? fmt::format("measured: rate of a launch without rests times the square of its clock, {} tokens",
-                                    sample.tokens_per_rank)
-                      : "measured: a launch without rests takes no longer than others";
-        }
+    // Power was timed without a cap.
     for (auto& kernel : machine.kernels) {
         if (kernel.scores == sim::Scores::plain) continue;
         for (const auto& plain : machine.kernels)

@@ -13,7 +13,7 @@ std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machin
 void time_kernel(std::vector<GpuSample> wanted, GpuProbe& probe, GpuSamples& all);
 
 /// Fits the prices of each other kernel of which there are samples. Prices that they do not show are those of the
-/// machine's own kernel. `launches`: seconds that launches take longer in passes than alone, forward and backward.
-void fit_kernels(FittedMachine& fitted, const GpuSamples& samples, const std::map<layouts::Pass, double>& launches);
+/// machine's own kernel.
+void fit_kernels(FittedMachine& fitted, const GpuSamples& samples);
 
 }  // namespace ringlab::experiments

@@ -42,8 +42,6 @@ std::vector<Spot> spots(const SweepConfig& sweep) {
         }
         all.push_back(
             {"causal+documents:" + fmt::format("{0},{1},{1}", tokens / 2, tokens / 4), "contiguous", 1, 0, 0, tokens});
-        if (tokens >= 8192)
-            for (const auto& mask : fitted_documents(tokens)) all.push_back({mask, "contiguous", 1, 0, 0, tokens});
     }
     return all;
 }
@@ -297,7 +295,6 @@ private:
                 return one;
             };
             add("pass", timed.seconds);
-            add("issue", timed.issue);
             add("period", {timed.period, 0});
             for (const auto& operation : timed.operations) {
                 auto& one = add("operation", operation.seconds);

@@ -37,9 +37,9 @@ struct PassPrices {
     double sum = 0;    ///< for each other rank that returns gradients to it
     double sum_key = 0;              ///< for each key whose gradient comes back
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
-    /// The share of the links' time that is added to the time of the work: 0 if the schedule hides all of it, 1 if it
-    /// hides nothing, above 1 if ranks also wait for each other.
-    double exposed = 1;
+    /// Rows of a tile of the kernel. A piece of a part that is cut costs so many more rows unless it is whole tiles,
+    /// because its tiles are filled up with rows that see other keys. 0: there are no tiles.
+    std::int64_t tile_rows = 0;
     friend bool operator==(const PassPrices&, const PassPrices&) = default;
 };
 
@@ -75,7 +75,7 @@ struct PlanPart {
 std::vector<PlanPart> plan_parts(const Mask& mask);
 
 /// The cost of a layout, by the closed form that a plan minimises: for each pass the time of the slowest rank. A rank's
-/// time is that of its work, plus the part of its busier link's time that is not hidden, and at least that link's time.
+/// time is that of its work, but at least that of its busier link, because the schedule hides messages behind work.
 struct PlanCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link

@@ -9,9 +9,10 @@ namespace ringlab::layouts {
 struct PlanPricer::Load {
     double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
-    double owners = 0, visits = 0;              // groups of other ranks that it attends to, and (row, group) pairs
-    double readers = 0;                         // other ranks to which it gives keys
-    double keys_returned = 0;                   // gradients of these keys that come back
+    double pairs_of_row = 0;        // sum, over pieces of cut parts that are no whole tiles, of the pairs of a mean row
+    double owners = 0, visits = 0;  // groups of other ranks that it attends to, and (row, group) pairs
+    double readers = 0;             // other ranks to which it gives keys
+    double keys_returned = 0;       // gradients of these keys that come back
     std::array<double, 2> received{}, given{};  // keys: inside the host, between hosts
     double gathered() const { return received[0] + received[1]; }
 };
@@ -37,9 +38,10 @@ double PlanPricer::seconds_of(const LinkPrices& link, double received, double gi
 }
 
 double PlanPricer::work_of(const Load& load, const PassPrices& prices) {
-    return prices.pair * load.pairs + prices.row * load.rows + prices.piece * load.pieces +
-           (load.owners > 0 ? prices.again * load.shard : 0) + prices.owner * load.owners + prices.visit * load.visits +
-           prices.key * load.gathered() + prices.sum * load.readers + prices.sum_key * load.keys_returned;
+    return prices.pair * (load.pairs + static_cast<double>(prices.tile_rows) * load.pairs_of_row) +
+           prices.row * load.rows + prices.piece * load.pieces + (load.owners > 0 ? prices.again * load.shard : 0) +
+           prices.owner * load.owners + prices.visit * load.visits + prices.key * load.gathered() +
+           prices.sum * load.readers + prices.sum_key * load.keys_returned;
 }
 
 PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices)
@@ -92,7 +94,7 @@ PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ra
             cost.work[rank] += work;
             const auto link = std::max(seconds_of(prices.inside, load.received[0], load.given[0]),
                                        seconds_of(prices.between, load.received[1], load.given[1]));
-            cost.seconds[pass] = std::max({cost.seconds[pass], work + prices.exposed * link, link});
+            cost.seconds[pass] = std::max({cost.seconds[pass], work, link});
         }
         cost.most_gathered = std::max(cost.most_gathered, static_cast<std::int64_t>(load.gathered()));
     }
@@ -105,7 +107,9 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
         auto& load = loads[static_cast<std::size_t>(piece.rank)];
         const auto rows = static_cast<double>(piece.tokens.size());
         load.shard += rows;
-        load.pairs += pieces.size() == 1 ? part.pairs : pairs(piece.tokens);
+        const auto seen = pieces.size() == 1 ? part.pairs : pairs(piece.tokens);
+        load.pairs += seen;
+        if (pieces.size() > 1 && piece.tokens.size() % prices_.tile != 0) load.pairs_of_row += seen / rows;
         load.rows += part.pairs > 0 ? rows : 0;
         load.pieces += part.pairs > 0;
     }

@@ -12,7 +12,7 @@ const PlanPrices& default_plan_prices() {
                                                          .key = 6.6702e-9,
                                                          .inside = {.key = 1.0530e-8},
                                                          .between = {.key = 8.5333e-8},
-                                                         .exposed = 0.3},
+                                                         .tile_rows = 128},
                                               PassPrices{.pair = 1.3650e-10,
                                                          .row = 2.9730e-8,
                                                          .piece = 8.4359e-7,
@@ -22,7 +22,7 @@ const PlanPrices& default_plan_prices() {
                                                          .sum_key = 6.4044e-9,
                                                          .inside = {.key = 1.0530e-8, .gradient = 2.1059e-8},
                                                          .between = {.key = 8.5333e-8, .gradient = 1.7067e-7},
-                                                         .exposed = 1}},
+                                                         .tile_rows = 64}},
                                    .ranks_per_host = 8,
                                    .tile = 128,
                                    .crosses_once = true};
@@ -37,9 +37,9 @@ std::string text_of(const PlanPrices& prices) {
         text += fmt::format(
             "{0}.pair = {1}\n{0}.row = {2}\n{0}.piece = {3}\n{0}.again = {4}\n{0}.owner = {5}\n{0}.visit = {6}\n"
             "{0}.key = {7}\n{0}.sum = {8}\n{0}.sum_key = {9}\n{0}.inside.key = {10}\n{0}.inside.gradient = {11}\n"
-            "{0}.between.key = {12}\n{0}.between.gradient = {13}\n{0}.exposed = {14}\n",
+            "{0}.between.key = {12}\n{0}.between.gradient = {13}\n{0}.tile_rows = {14}\n",
             to_string(pass), p.pair, p.row, p.piece, p.again, p.owner, p.visit, p.key, p.sum, p.sum_key, p.inside.key,
-            p.inside.gradient, p.between.key, p.between.gradient, p.exposed);
+            p.inside.gradient, p.between.key, p.between.gradient, p.tile_rows);
     }
     return text;
 }

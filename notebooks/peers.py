@@ -43,6 +43,6 @@ for axis, (which, prefix) in zip(axes.flat, ((p, q) for p in figures.PASSES for 
     axis.grid(axis="y")
 axes.flat[0].set_ylabel("TFLOP/s over visible pairs")
 handles, labels = axes.flat[0].get_legend_handles_labels()
-figure.legend(handles, labels, loc="outside upper center", ncols=4)
+figures.legend_below(figure, handles, columns=4)
 figures.start_at_zero(axes)
 figures.save(figure, arguments.figures, "peers")

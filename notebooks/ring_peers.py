@@ -4,8 +4,8 @@ TFLOP/s per GPU, by tokens per GPU and for packed documents."""
 # %% [markdown]
 # # Rings beside other systems
 # From records of `python -m ringlab.peers`. Rates count visible pairs; a bar is the median of all calls of the slowest GPU, and of
-# several layouts or kernels of a system the fastest. Ringlab's ranks agreed over sockets before each pass when this was
-# measured, which is most of the time at 2Ki tokens.
+# several layouts or kernels of a system the fastest. The packed documents were measured before the others, when Ringlab's ranks
+# still agreed over sockets before each pass.
 
 # %%
 import numpy as np
@@ -56,6 +56,6 @@ for axis, which in zip(axes.flat, ("forward", "both")):
     axis.set_xlabel("tokens per GPU")
 axes.flat[0].set_ylabel("TFLOP/s per GPU")
 handles = dict(zip(*reversed(axes.flat[0].get_legend_handles_labels())))
-figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+figures.legend_below(figure, list(handles.values()), columns=4)
 figures.start_at_zero(axes)
 figures.save(figure, arguments.figures, "ring_peers")

@@ -8,8 +8,12 @@ namespace ringlab::sim {
 bool uses_split_kv(const Schedule& schedule, const Op& attend, const Machine& machine) {
     const auto few = machine.split_kv.rows, tokens = attend.rows().tokens.size();
     if (schedule.options().pass != layouts::Pass::forward || few == 0) return false;
+    // Kernels take any such rows. Here only rows of decoding: calibration times rings of whole sequences that attend to
+    // next to nothing, and the kernels of its records took other work tiles for them.
+    const bool decodes = !schedule.problem().queries.empty();
     constexpr std::int64_t tokens_of_batch = 16;  // times `few`, as in the kernels
-    return tokens <= few || (tokens <= tokens_of_batch * few && attend.pair_count <= few * attend.part.tokens.size());
+    return tokens <= few ||
+           (decodes && tokens <= tokens_of_batch * few && attend.pair_count <= few * attend.part.tokens.size());
 }
 
 bool passes_are_one_launch(const Schedule& schedule, const Machine& machine) {

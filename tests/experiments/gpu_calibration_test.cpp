@@ -331,8 +331,9 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
         std::filesystem::remove(file);
 }
 
-// The machine files of four and two H200 come from the records that lie beside them, by today's fit, to four digits and
-// whatever kernels OpenBLAS takes (see ringlab_test_with_openblas_kernels).
+// The machine files of four and two H200 come from the records that lie beside them, by today's fit and whatever kernels
+// OpenBLAS takes (see ringlab_test_with_openblas_kernels). Which SM ends last changes by jumps with the prices, and so the
+// last digits of the solution depend on roundings: by 0.15 % at most with the kernels tried, and three times that passes.
 BOOST_AUTO_TEST_CASE(machine_files_are_what_is_fitted_to_their_samples) {
     const std::string folder = RINGLAB_SOURCE_DIR "/experiments/";
     for (const auto& [gpus, transport, ending] :
@@ -349,7 +350,7 @@ BOOST_AUTO_TEST_CASE(machine_files_are_what_is_fitted_to_their_samples) {
             BOOST_TEST_REQUIRE((next != file.figures.end()), figure.name);
             const auto& same = *next++;
             const bool equal = figure.value == same.value ||  // both infinite, for one
-                               std::abs(figure.value - same.value) <= 1e-4 * std::abs(same.value);
+                               std::abs(figure.value - same.value) <= 5e-3 * std::abs(same.value);
             BOOST_TEST(equal, transport << " " << figure.name << ": " << figure.value << " and " << same.value);
             BOOST_TEST(figure.source == same.source, transport << " " << figure.name);
         }

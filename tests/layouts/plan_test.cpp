@@ -129,8 +129,10 @@ BOOST_AUTO_TEST_CASE(any_packing_on_any_ranks_gives_each_rank_as_many_tokens_and
     }
 }
 
+// The pairs of the longest document take its rank 2 us forward and 6 us backward longer than the mean. A launch for another
+// owner's keys takes 10 and 30.
 BOOST_AUTO_TEST_CASE(documents_that_fill_shares_stay_whole) {
-    const auto mask = make_mask("causal+documents:1000,500,1500,700,1300,2000,500,500", 8000);
+    const auto mask = make_mask("causal+documents:250,125,375,175,325,500,125,125", 2000);
     const auto layout = planned_layout(mask, 4, default_plan_prices());
     for (const auto& part : plan_parts(mask)) BOOST_TEST(owners(layout, part.tokens).size() == 1u);
     const auto cost = plan_cost(layout, mask, default_plan_prices());

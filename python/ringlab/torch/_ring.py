@@ -1,5 +1,6 @@
 """A ring of processes: who takes part, how messages travel, and how the ranks agree before any leaves."""
 
+import atexit
 import ctypes
 import datetime
 import hashlib
@@ -330,6 +331,15 @@ def refuse(group, why):
     if not torch.compiler.is_compiling():
         ring_of(group_name(group)).agree({}, 0, 0, str(why))
     raise Refused(str(why))
+
+
+@atexit.register
+def _let_groups_go():
+    """So that gloo's threads end when the groups are destroyed. One that lets go of a tensor while the interpreter ends would
+    end the process by std::terminate()."""
+    with _rings_lock:
+        for ring in _rings.values():
+            ring.group = ring._messages = None
 
 
 def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):

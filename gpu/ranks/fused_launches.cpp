@@ -11,8 +11,6 @@ using layouts::OpKind;
 using layouts::Pass;
 using layouts::Pool;
 
-namespace {}  // namespace
-
 AttendShape attend_shape(const layouts::Problem& problem, layouts::HeadRange rows, layouts::HeadRange keys) {
     AttendShape shape;
     shape.batch = problem.batch;
@@ -129,7 +127,9 @@ void FusedLaunches::add(std::vector<std::size_t> attends, const PassMemory& memo
             for (const auto before : instruction.op.after()) {
                 const bool gradient = op(size(before)).pool == Pool::dkv;
                 (gradient ? one.gradient_arrives : one.arrives) = true;
-                if (options_.senders_set_flags && program_.code[size(before)].may_arrive_early)
+                // A send that this rank waits for (its slot is written again) sets no flag here: its receiver's is set.
+                if (options_.senders_set_flags && program_.code[size(before)].receives() &&
+                    program_.code[size(before)].may_arrive_early)
                     (gradient ? one.gradient_flag : one.arrival_flag) =
                         memory.arrival_flag(program_.pass, size(before));
                 else

@@ -118,7 +118,7 @@ int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; read the machines; open the record.
     Predictor predictor(config);
     Study study(experiment, config, argc, argv, [&](Provenance& provenance) { predictor.add_provenance(provenance); });
-    Judge judge({.whole_tokens = config.judging.limit});
+    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
 
     study.run([&](Trial& trial) {
         // 2. Execute and measure.

@@ -251,7 +251,7 @@ int study(const Config& config, int argc, char** argv) {
     require(config.sweep.tokens.front() <= config.judging.limit, "--tokens {}: every result is judged whole, up to {}",
             config.sweep.tokens.front(), config.judging.limit);
     Source source(config.problem, config.sweep.inputs, config.execution.replicas);
-    Judge judge({.whole_tokens = config.judging.limit});
+    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
     const auto faults = faults_of(config, source, judge);
     if (launches(config.launcher))
         run_machine_trial(config, config.sweep.ranks.front(), {"none", "", {}, ""});

@@ -99,7 +99,7 @@ public:
           stack_(std::move(stack)),
           config_(config),
           predictor_(config),
-          judge_({.whole_tokens = config.judging.limit}) {
+          judge_({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)}) {
         Forecast forecast(config);
         forecast.require_ranks_to_execute();
         for (const auto& layout : config.sweep.layouts)

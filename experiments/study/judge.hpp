@@ -53,8 +53,12 @@ std::string to_string(Extent extent);
 /// exact statistics of its rows, the run's own statistics are used.
 struct JudgeLimits {
     std::int64_t whole_tokens = 16384;
-    double statistics_flop = 4e12;  ///< a minute or two of two cores
+    double statistics_flop = 4e12;                               ///< a minute or two of two cores
+    reference::LargestP largest_p = reference::LargestP::exact;  ///< of what is judged
 };
+
+/// Of results of a backend, by its name.
+reference::LargestP largest_p_of(const std::string& backend);
 
 /// Cost of judging a problem under a mask: how much is judged, and the number of pairs of both passes of one head that
 /// would cost as much.

@@ -35,7 +35,7 @@ struct AttendShape {
 /// The forward state of every query row between two of its blocks. All fp32; only these kernels can read it.
 struct Carry {
     View o = {};     ///< (batch, tokens, query_heads, value_dim), fp32: unnormalised output
-    RowView m = {};  ///< running maximum of the scores, in units of log2
+    RowView m = {};  ///< the largest score so far, or up to 15 less, in units of log2; -inf if there was none
     RowView l = {};  ///< running sum of exp2(score - m)
 };
 

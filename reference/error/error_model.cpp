@@ -18,10 +18,10 @@ SampledRows whole_rows(const layouts::Problem& problem, const Outputs& outputs) 
 }  // namespace
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-                       const Outputs& expected, const Inputs* made_of)
+                       const Outputs& expected, const Inputs* made_of, LargestP largest_p)
     : ErrorModel(problem, mask, inputs, whole_rows(problem, expected),
                  {all_positions(problem.tokens), expected.dk, expected.dv},
-                 {problem.row_positions(), expected.lse, row_delta(inputs.dout, expected.o)}, made_of) {
+                 {problem.row_positions(), expected.lse, row_delta(inputs.dout, expected.o)}, made_of, largest_p) {
     if (made_of_ == nullptr) return;
     expected_latent_.dk = expected.dk;
     expected_latent_.dv = expected.dv;
@@ -31,11 +31,12 @@ ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mas
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                        const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics,
-                       const Inputs* made_of)
+                       const Inputs* made_of, LargestP largest_p)
     : given_(problem),
       problem_(problem.expanded()),
       mask_(mask),
       made_of_(problem.latent.is_given() ? made_of : nullptr),
+      largest_p_(largest_p),
       rows_(rows.rows),
       columns_(columns.columns),
       statistics_(std::move(statistics)) {

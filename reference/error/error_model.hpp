@@ -25,6 +25,11 @@ struct Norms;
 struct RowError;
 struct Roundings;
 
+/// Whether the largest p of a row is exactly 1 when it is rounded to 16 bits in the forward pass. The kernels for
+/// sm_90a compute p of a tile relative to the maxima of earlier tiles, so in rows with more than 64 keys it need not
+/// be.
+enum class LargestP { exact, rounded };
+
 /// How far from fp64 a correct run may be: the errors that the roundings of an arithmetic and of an accumulation policy
 /// can cause for the given inputs. Nothing is fitted to measurements.
 ///
@@ -41,8 +46,9 @@ struct Roundings;
 ///
 /// Roundings to 16 bits (u). They decide what passes and are counted one by one.
 ///   products          p and ds are rounded before they are multiplied. In the forward pass the largest p of a row is
-///                     exactly 1 when it is rounded. The variances are sum_j p_j^2 |v_j|^2 for o, sum_i p_i^2 |do_i|^2
-///                     for dv, sum ds^2 |k|^2 for dq and sum ds^2 |q|^2 for dk, in units of u^2.
+///                     exactly 1 when it is rounded, unless LargestP says otherwise. The variances are
+///                     sum_j p_j^2 |v_j|^2 for o, sum_i p_i^2 |do_i|^2 for dv, sum ds^2 |k|^2 for dq and
+///                     sum ds^2 |q|^2 for dk, in units of u^2.
 ///   delta = do.o      has the error of o, one error for a whole row: it changes dq by that error times sum_j p_j k_j,
 ///                     and dk_j by that error times p_j q.
 ///   partials          each block's contribution to o, w_b o_b, is rounded to the dtype.
@@ -95,12 +101,12 @@ public:
     /// For results that are compared completely. `inputs` and `expected` have K and V of all heads; with a latent,
     /// `made_of` has the latent and its matrices, and must outlive the model.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-               const Outputs& expected, const Inputs* made_of = nullptr);
+               const Outputs& expected, const Inputs* made_of = nullptr, LargestP largest_p = LargestP::exact);
 
     /// For a sample of rows (o, lse, dq) and columns (dk, dv), with the statistics of all rows that see the columns.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics,
-               const Inputs* made_of = nullptr);
+               const Inputs* made_of = nullptr, LargestP largest_p = LargestP::exact);
     ~ErrorModel();
 
     /// Bounds of the results of these passes in the problem's dtype; `inputs` must be those given to the constructor.
@@ -159,6 +165,7 @@ private:
     layouts::Problem given_, problem_;  // problem_: over K and V of all heads
     layouts::Mask mask_;
     const Inputs* made_of_ = nullptr;
+    LargestP largest_p_ = LargestP::exact;
     Outputs expected_latent_, terms_latent_;  // dk and dv, of the latent and its matrices; and their squared terms
     std::vector<std::int64_t> rows_, columns_;
     RowStatistics statistics_;             // of all rows that see the columns
@@ -166,7 +173,7 @@ private:
     std::vector<Key> of_keys_;             // the same, of all rows that see a key
     std::vector<Row> row_;                 // (batch, query head, row)
     std::vector<double> mean_key_;         // (batch, query head, row, dim): sum p cap' k
-    // The same for 16-bit dtypes: o, sum (d p)^2 v^2 without the largest p, and sum ds^2 k^2.
+    // The same for 16-bit dtypes: o, sum (d p)^2 v^2 without an exact p, and sum ds^2 k^2.
     std::vector<double> o_, pv_, dsk_;
     std::vector<double> dk_, dv_;  // squared norms, (batch, kv head, column)
     double largest_o_ = 0, largest_lse_ = 0, largest_dq_ = 0, largest_dk_ = 0, largest_dv_ = 0;

@@ -151,12 +151,14 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
     for (std::size_t at = 0; at < row_.size(); ++at) finish_row(at, sums[at], inputs, v2);
 }
 
-/// Removes the largest p of a row from the sums over all of its keys, because it is not changed by rounding.
+/// Removes the largest p of a row from the sums over all of its keys if it is not changed by rounding.
 void ErrorModel::finish_row(std::size_t at, const RowSums& sums, const Inputs& inputs, const Tensor& v2) {
     auto& row = row_[at];
     const double step = square(subnormal_to_unit(problem_.dtype));
     // With dropout no p is exact, because the dropout factor need not be a power of 2.
-    const auto exact = problem_.dropout.drops() ? RowSums::Largest{} : sums.largest;
+    constexpr double most_keys = 64;  // of rows that see no full tile of 80 keys or more
+    const bool is_exact = !problem_.dropout.drops() && (largest_p_ == LargestP::exact || row.keys <= most_keys);
+    const auto exact = is_exact ? sums.largest : RowSums::Largest{};
     const auto head_dim = size(problem_.head_dim), value_dim = size(problem_.value_dim);
     row.mean_key = norms_of(mean_key_.data() + at * head_dim, head_dim).two;
     row.pdp = std::max(0.0, row.pdp - square(exact.p * exact.dp)) + step * square(sums.largest.p) * row.all_dp;

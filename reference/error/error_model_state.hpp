@@ -36,9 +36,9 @@ struct ErrorModel::Row {
     double mean_key = 0;                                   // |sum p cap' k|^2
 
     // In units of squared roundings to 16 bits.
-    double pdp = 0;                                 // of delta, from rounded p: sum p^2 dp^2 without the largest p
+    double pdp = 0;                                 // of delta, from rounded p: sum p^2 dp^2 without an exact p
     double pv_lost = 0;                             // variance of o from subnormal p
-    double o_of_rounded = 0, delta_of_rounded = 0;  // |o|^2 and delta without the largest p
+    double o_of_rounded = 0, delta_of_rounded = 0;  // |o|^2 and delta without an exact p
     KnownRoundings p, ds;
 
     // Variances that roundings of the accumulator cause.

@@ -189,7 +189,7 @@ void check_against(const RingCase& c, const gpu::HostOutputs& measured, const re
                    const reference::Outputs& expected, const reference::Inputs* made_of) {
     const auto passes = make_passes(c);
     const auto& mask = passes.forward->mask();
-    const auto bounds = reference::ErrorModel(c.problem, mask, inputs, expected, made_of)
+    const auto bounds = reference::ErrorModel(c.problem, mask, inputs, expected, made_of, reference::LargestP::rounded)
                             .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
     auto found = to_reference(measured);
     if (c.problem.rotary.rotates()) {

@@ -24,20 +24,9 @@ CUtensorMap map_of(const ConstView& view, const Extent& extent, int box_tokens, 
     return make_tensor_map(view, extent, box_tokens);
 }
 
-/// Two thread blocks make a pair if two query heads read the same kv head, the kernel exists for pairs, and work tiles
-/// are long: at the end of a work tile both blocks wait for the slower one, which costs short tiles more than they
-/// gain.
-int blocks_together(const AttendShape& shape, const ForwardParams& params, std::int64_t entries) {
-    constexpr double long_enough = 24;  // key tiles of a query tile: in between 16 (3 % lost) and 32 (nothing lost)
-    const bool exists = ForwardConfig<DimClass::d128>::pairs && !params.rule.rewrite &&
-                        dim_class(shape.head_dim, shape.value_dim) == DimClass::d128;
-    const bool are_long = static_cast<double>(entries) >= long_enough * params.work.count;
-    return exists && are_long && shape.query_heads_per_kv_head % 2 == 0 ? 2 : 1;
-}
-
 /// All but the maps of K and V.
 ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, const ForwardParams& params,
-                          std::int64_t entries, std::uint32_t* counter) {
+                          std::uint32_t* counter) {
     const auto& shape = args.shape;
     const auto tile = tile_of<ForwardConfig>(dim_class(shape.head_dim, shape.value_dim));
     const Extent o_extent{shape.batch, query_tokens, shape.query_heads(), shape.value_dim};
@@ -46,8 +35,7 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         require_mappable(args.result.o, o_extent, "o");
         require_mappable(args.result.o_rounded, o_extent, "o_rounded");
     }
-    const int blocks = blocks_together(shape, params, entries);
-    const auto work_tiles = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch / blocks;
+    const auto work_tiles = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch;
     require(work_tiles <= std::numeric_limits<int>::max() / 2, "{} query tiles of all heads are too many for a launch",
             work_tiles);
     ForwardLaunch launch{
@@ -58,7 +46,6 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         .carry = {},
         .params = params,
         .counter = counter,
-        .blocks = blocks,
         .work_tiles = static_cast<int>(work_tiles),
         .order = {},
         .prefetch_carry = !args.first};
@@ -72,19 +59,17 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
     const auto& shape = args.shape;
     const auto tile = tile_of<ForwardConfig>(dim_class(shape.head_dim, shape.value_dim));
     const auto keys = work.keys().tokens();
-    auto launch = make_launch(args, work.rows().tokens(), params, work.tiles().full() + work.tiles().partial(),
-                              work.next_counter());
+    auto launch = make_launch(args, work.rows().tokens(), params, work.next_counter());
     launch.k = map_of(args.k, {shape.batch, keys, shape.kv_heads, shape.head_dim}, tile.keys, "k");
     launch.v = map_of(args.v, {shape.batch, keys, shape.kv_heads, shape.value_dim}, tile.keys, "v");
     launch.order =
         layouts::forward_order(params.work.count, shape.batch * shape.kv_heads, shape.query_heads_per_kv_head,
                                keys * (shape.head_dim + shape.value_dim) * layouts::bytes_of(shape.dtype));
-    launch.order.heads_at_a_time /= launch.blocks;
     return launch;
 }
 
 ForwardLaunch make_forward_launch(const ForwardArgs& args, const HopperFusedWork& work, const ForwardParams& params) {
-    auto launch = make_launch(args, work.rows().tokens(), params, work.entries(), work.counter());
+    auto launch = make_launch(args, work.rows().tokens(), params, work.counter());
     launch.fused = work.parameters();
     return launch;
 }

@@ -32,7 +32,6 @@ public:
     FusedLaunch parameters() const;
     /// Forward: query tiles. Backward: key tiles of all blocks.
     std::int64_t work_tiles() const { return work_tiles_; }
-    std::int64_t entries() const { return entries_; }
     /// On the device, 0 between launches.
     std::uint32_t* counter() const { return counter_.as<std::uint32_t>(); }
     /// Backward: the order of one block's work tiles.

@@ -14,8 +14,7 @@ struct ForwardLaunch {
     CUtensorMap carry;    // if prefetch_carry
     ForwardParams params;
     std::uint32_t* counter;        // next work tile; 0 before and after the launch
-    int blocks;                    // thread blocks of a cluster: 2 (a pair), or 1
-    int work_tiles;                // work tiles: query tiles x heads x batch; for pairs, x pairs of heads
+    int work_tiles;                // query tiles x heads x batch
     layouts::WorkTileOrder order;  // not used by fused launches
     bool prefetch_carry;
 };

@@ -12,8 +12,6 @@ struct ForwardConfig : Dims<C> {
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = C == DimClass::d128 ? 2 : 1;
-    static constexpr bool pairs =
-        C == DimClass::d128;  // pairs of thread blocks that share K and V; only measured to be faster for this class
 };
 // Exponentials cost as much as products here: three warpgroups keep both busy.
 template <>
@@ -22,7 +20,6 @@ struct ForwardConfig<DimClass::d64> : Dims<DimClass::d64> {
     static constexpr int producer_registers = 32, consumer_registers = 160;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = 2;
-    static constexpr bool pairs = false;
 };
 template <>
 struct ForwardConfig<DimClass::d256> : Dims<DimClass::d256> {
@@ -30,7 +27,6 @@ struct ForwardConfig<DimClass::d256> : Dims<DimClass::d256> {
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = 1;
-    static constexpr bool pairs = false;
 };
 
 }  // namespace ringlab::gpu::hopper

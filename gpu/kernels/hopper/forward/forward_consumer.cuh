@@ -9,10 +9,10 @@
 namespace ringlab::gpu::hopper {
 
 /// One consumer warpgroup: products and softmax of 64 query rows.
-template <class T, class Config, bool rewrite, bool pairs>
+template <class T, class Config, bool rewrite>
 struct ForwardConsumer : ForwardRows<Config> {
     using Shared = ForwardShared<Config>;
-    static constexpr bool staged = stages_tests<Config, pairs>;
+    static constexpr bool staged = stages_tests<Config>;
     using Rows = ForwardRows<Config>;
     using Rows::begin_rows, Rows::clear_output, Rows::rescale_output;
     using Rows::keys, Rows::value, Rows::launch, Rows::lane, Rows::row, Rows::row_in_tile, Rows::finish;
@@ -35,11 +35,6 @@ struct ForwardConsumer : ForwardRows<Config> {
 
     __device__ __forceinline__ void release(int barrier) {
         if (lane == 0) Barrier{shared + barrier}.arrive();
-    }
-    /// Releases a stage that both thread blocks of a pair fill.
-    __device__ __forceinline__ void release_both(int barrier) {
-        release(barrier);
-        if (pairs && lane == 1) Barrier{shared + barrier}.arrive_at(block_of_cluster() ^ 1);
     }
 
     // ---- products. The compiler must know that places of tiles are the same in all threads. Otherwise it keeps
@@ -80,11 +75,11 @@ struct ForwardConsumer : ForwardRows<Config> {
         Barrier{shared + Shared::v_full + 8 * v_ring.place}.wait(v_ring.parity);
     }
     __device__ __forceinline__ void release_k() {
-        release_both(Shared::k_empty + 8 * k_ring.place);
+        release(Shared::k_empty + 8 * k_ring.place);
         k_ring.advance();
     }
     __device__ __forceinline__ void release_v() {
-        release_both(Shared::v_empty + 8 * v_ring.place);
+        release(Shared::v_empty + 8 * v_ring.place);
         v_ring.advance();
     }
 
@@ -105,8 +100,9 @@ struct ForwardConsumer : ForwardRows<Config> {
         return __ldg(reinterpret_cast<const int2*>(first) + 4 * n);
     }
 
-    /// Sets scores of a partial tile that the mask hides to -inf. Positions that were staged lie beside the tile's K.
-    __device__ __forceinline__ void hide(const Unit& unit, int key_tile) {
+    /// Sets scores of a partial tile that the mask hides to -inf.
+    __device__ __forceinline__ void hide(const Unit& unit, int entry) {
+        const int key_tile = staged ? 0 : __ldg(launch.params.work.entries + entry) >> 1;
         int4 bounds[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) bounds[r] = bounds_of(unit, r);
@@ -119,125 +115,102 @@ struct ForwardConsumer : ForwardRows<Config> {
                 if (!device::sees(bounds[r], key.y)) s[4 * n + 2 * r + 1] = device::minus_infinity();
             }
         }
-        if constexpr (staged) {
-            __syncwarp();
-            release_k();
-        }
     }
 
-    template <bool partial>
-    __device__ __forceinline__ void softmax(const Unit& unit, int key_tile) {
-        const auto& rule = launch.params.rule;
+    /// From products to scores: rewrites them, hides what the mask hides, and releases the tile's K, beside which the
+    /// positions of its keys lie.
+    __device__ __forceinline__ void finish_scores(const Unit& unit, int entry, bool is_partial) {
         if constexpr (rewrite) {
 #pragma unroll
-            for (int i = 0; i < keys / 2; ++i) s[i] = device::score_of(rule, s[i]);
+            for (int i = 0; i < keys / 2; ++i) s[i] = device::score_of(launch.params.rule, s[i]);
         }
-        if constexpr (partial) hide(unit, key_tile);
-        this->template take_softmax<partial>(rewrite ? 1.0f : rule.factor);
+        if (is_partial) {
+            hide(unit, entry);
+            if constexpr (staged) __syncwarp();
+        }
+        release_k();
     }
-    __device__ __forceinline__ void pack_scores() {
+
+    __device__ __forceinline__ float factor() const { return rewrite ? 1.0f : launch.params.rule.factor; }
+
+    /// p from the scores, relative to maxima that are brought up to date.
+    __device__ __forceinline__ void softmax() {
+        this->take_softmax(factor());
 #pragma unroll
         for (int k = 0; k < keys / 16; ++k)
 #pragma unroll
             for (int i = 0; i < 4; ++i) p[k][i] = device::pack<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
     }
 
+    /// The same, relative to the maxima of earlier tiles. Then O need not be rescaled. Returns false if some p of the
+    /// warp's rows may be above 2^15, which fp16 can hold, or if there are no maxima yet; p is then to be computed
+    /// again by softmax().
+    __device__ __forceinline__ bool softmax_by_old_maxima() {
+        constexpr float most = 32768;
+        float sums[2][2];
+#pragma unroll
+        for (int n = 0; n < keys / 8; ++n)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const float left = device::exp2_fast(s[4 * n + 2 * r] * factor() - m[r]);
+                const float right = device::exp2_fast(s[4 * n + 2 * r + 1] * factor() - m[r]);
+                sums[r][0] = n == 0 ? left : sums[r][0] + left;
+                sums[r][1] = n == 0 ? right : sums[r][1] + right;
+                p[n / 2][n % 2 * 2 + r] = device::pack<T>(left, right);
+            }
+        const float sum[2] = {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
+        // Not a number, from -inf - -inf or an input, fails both comparisons.
+        if (!__all_sync(~0u, sum[0] <= most && sum[1] <= most)) return false;
+        l[0] += sum[0];
+        l[1] += sum[1];
+        return true;
+    }
+
     // ---- tiles
 
-    /// The key tile of an entry; needed for partial tiles whose tests are not staged.
-    __device__ __forceinline__ int key_tile(int entry) const {
-        return staged ? 0 : __ldg(launch.params.work.entries + entry) >> 1;
-    }
-    /// Releases K after a tile's scores, unless hide() does that later.
-    template <bool partial>
-    __device__ __forceinline__ void release_k_of() {
-        if constexpr (!partial || !staged) release_k();
-    }
-
-    /// The first key tile of a work tile, when there is no other work tile whose product could run at the same time.
-    __device__ __forceinline__ void first_tile(const Unit& unit) {
-        const int tile = key_tile(unit.begin);
-        wait_q();
-        wait_k();
-        issue_scores();
+    __device__ __forceinline__ void await_both() {
         wait_products<0>();
         pin(s);
-        if constexpr (!staged) release_k();
-        begin_rows();
-        clear_output();
-        if (unit.begin < unit.partial_end) {
-            softmax<true>(unit, tile);
-        } else {
-            if constexpr (staged) release_k();
-            softmax<false>(unit, tile);
-        }
-        pack_scores();
+        pin(o);
     }
 
-    /// Issues the scores of a tile and the output of the one before, and waits for the scores.
-    template <bool partial>
-    __device__ __forceinline__ void multiply_both() {
+    /// A further key tile: its scores, together with the output of the tile before.
+    __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
         wait_k();
         take_turn();
         issue_scores();
         wait_v();
         issue_output();
         pass_turn();
-        wait_products<1>();
-        pin(s);
-        release_k_of<partial>();
-    }
-
-    /// A further key tile: its scores, together with the output of the tile before.
-    template <bool partial>
-    __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
-        const int tile = partial ? key_tile(entry) : 0;
-        multiply_both<partial>();
-        softmax<partial>(unit, tile);
-        pin(s);
-        wait_products<0>();
-        pin(o);
+        await_both();
         release_v();
-        rescale_output();
-        pack_scores();
+        const bool is_partial = entry < unit.partial_end;
+        finish_scores(unit, entry, is_partial);
+        if (is_partial || !softmax_by_old_maxima()) {
+            softmax();
+            rescale_output();
+        }
     }
 
-    /// The first key tile of the next work tile: its scores, together with the last output of the work tile before. The
-    /// work tile before is then stored while the other warpgroups multiply.
-    template <bool partial>
-    __device__ __forceinline__ void first_tile_after(const Unit& before, const Unit& unit) {
-        const int tile = partial ? key_tile(unit.begin) : 0;
-        wait_q();
-        multiply_both<partial>();
-        const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
-        begin_rows();
-        softmax<partial>(unit, tile);
-        pin(s);
-        wait_products<0>();
-        pin(o);
-        release_v();
-        pack_scores();
-        const float first_m[2] = {m[0], m[1]}, first_l[2] = {l[0], l[1]};
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            m[r] = last_m[r];
-            l[r] = last_l[r];
+    /// The first key tile of a work tile: its scores, together with the last output of the work tile before. Where one
+    /// of the two does not exist, it is computed from whatever lies in the buffers and not used: products that are not
+    /// always issued would keep their results in registers during the main loop.
+    __device__ __forceinline__ void first_tile(const Unit& unit, bool has_tiles, bool has_output) {
+        if (has_output) {
+            release_q();
+            wait_v();
         }
-        finish(before);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            m[r] = first_m[r];
-            l[r] = first_l[r];
+        if (has_tiles) {
+            wait_q();
+            wait_k();
         }
-        clear_output();
-    }
-
-    __device__ __forceinline__ void last_output() {
-        wait_v();
+        take_turn();
+        issue_scores();
         issue_output();
-        wait_products<0>();
-        pin(o);
-        release_v();
+        pass_turn();
+        await_both();
+        if (has_output) release_v();
+        if (has_tiles) finish_scores(unit, unit.begin, unit.begin < unit.partial_end);
     }
 
     __device__ __forceinline__ Unit next_unit() {
@@ -251,40 +224,44 @@ struct ForwardConsumer : ForwardRows<Config> {
 
     __device__ __forceinline__ void run() {
         if (group == Config::consumers - 1) pass_turn();
-        Unit unit = next_unit();
-        while (unit.tile >= 0) {
-            if (unit.begin == unit.end) {
-                begin_rows();
-                clear_output();
-                finish(unit);
+        Unit before{}, unit = next_unit();
+        bool has_before = false;  // a work tile is still to be stored
+        bool has_output = false;  // and its last output to be computed
+        while (true) {
+            const bool has_tiles = unit.begin < unit.end;
+            first_tile(unit, has_tiles, has_output);
+            const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
+            begin_rows();
+            if (has_tiles) softmax();
+            // The work tile before is stored while the other warpgroups multiply.
+            if (has_before) {
+                const float first_m[2] = {m[0], m[1]}, first_l[2] = {l[0], l[1]};
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    m[r] = last_m[r];
+                    l[r] = last_l[r];
+                }
+                if (!has_output) clear_output();
+                finish(before);
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    m[r] = first_m[r];
+                    l[r] = first_l[r];
+                }
+            }
+            if (unit.tile < 0) return;
+            clear_output();
+            for (int entry = unit.begin + 1; has_tiles;) {
+#pragma unroll 1
+                for (; entry < unit.end; ++entry) next_tile(unit, entry);
+                if (unit.last) break;
                 unit = next_unit();
-                continue;
+                entry = unit.begin;
             }
-            first_tile(unit);
-            int entry = unit.begin + 1;
-            while (true) {
-#pragma unroll 1
-                for (; entry < unit.partial_end; ++entry) next_tile<true>(unit, entry);
-#pragma unroll 1
-                for (; entry < unit.end; ++entry) next_tile<false>(unit, entry);
-                if (!unit.last) {
-                    unit = next_unit();
-                    entry = unit.begin;
-                    continue;
-                }
-                release_q();
-                const Unit next = next_unit();
-                if (next.begin == next.end) {
-                    last_output();
-                    finish(unit);
-                    unit = next;
-                    break;
-                }
-                next.begin < next.partial_end ? first_tile_after<true>(unit, next)
-                                              : first_tile_after<false>(unit, next);
-                unit = next;
-                entry = unit.begin + 1;
-            }
+            before = unit;
+            has_before = true;
+            has_output = has_tiles;
+            unit = next_unit();
         }
     }
 };

@@ -17,11 +17,10 @@ struct Work {
 };
 
 /// One thread that loads what the consumers of its thread block multiply.
-template <class Config, bool pairs>
+template <class Config>
 struct ForwardProducer {
     using Shared = ForwardShared<Config>;
-    static constexpr int blocks = pairs ? 2 : 1;
-    static constexpr bool staged = stages_tests<Config, pairs>;
+    static constexpr bool staged = stages_tests<Config>;
     const ForwardLaunch& launch;
     std::uint32_t shared;
     Unit* units;
@@ -31,9 +30,6 @@ struct ForwardProducer {
     const CUtensorMap *k, *v;
     int first_tile = 0;
     std::uint64_t opened = 0;  // one bit for each of the first 64 K/V blocks: it has arrived
-    std::uint32_t next_parity = 0;
-
-    static __device__ __forceinline__ int in_pair() { return pairs ? block_of_cluster() : 0; }
 
     /// `more_bytes`: bytes that the caller loads as well, and that the same barrier counts.
     __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
@@ -43,25 +39,13 @@ struct ForwardProducer {
             load_box(tile + column * rows * 2, map, full, column, token, head, batch, keep);
     }
 
-    /// Loads a tile of K or V. In a pair, each thread block loads every second stretch of 64 columns for both. `place`
-    /// decides which of the two begins.
-    __device__ __forceinline__ void load_keys(const CUtensorMap& map, std::uint32_t tile, int columns, Barrier full,
-                                              int place, int token, int head, int batch, int more_bytes = 0) {
-        constexpr int stretch_bytes = Config::keys * 128;
-        if constexpr (!pairs)
-            return load(map, tile, Config::keys, columns, full, token, head, batch, Keep::last_to_go, more_bytes);
-        full.arrive_and_expect(columns / 64 * stretch_bytes + more_bytes);
-        for (int i = 0; i < columns / 64; ++i)
-            if ((i + place) % 2 == in_pair())
-                load_box_for_both(tile + i * stretch_bytes, map, full, 64 * i, token, head, batch, Keep::last_to_go);
-    }
-
     __device__ __forceinline__ void load_k(int tile, bool is_partial, int head, int batch) {
         Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
         const Barrier full{shared + Shared::k_full + 8 * k_ring.place};
         const bool with_positions = staged && is_partial;
-        load_keys(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::head, full, k_ring.place,
-                  (tile - first_tile) * Config::keys, head, batch, with_positions ? Shared::positions_bytes : 0);
+        load(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head, full,
+             (tile - first_tile) * Config::keys, head, batch, Keep::last_to_go,
+             with_positions ? Shared::positions_bytes : 0);
         if (with_positions)
             load_bytes(shared + Shared::positions + k_ring.place * Shared::positions_bytes,
                        launch.params.geometry.key_positions + tile * Config::keys, Shared::positions_bytes, full);
@@ -70,9 +54,9 @@ struct ForwardProducer {
 
     __device__ __forceinline__ void load_v(int tile, int head, int batch) {
         Barrier{shared + Shared::v_empty + 8 * v_ring.place}.wait(v_ring.parity ^ 1);
-        load_keys(*v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::value,
-                  Barrier{shared + Shared::v_full + 8 * v_ring.place}, v_ring.place, (tile - first_tile) * Config::keys,
-                  head, batch);
+        load(*v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::keys, Config::value,
+             Barrier{shared + Shared::v_full + 8 * v_ring.place}, (tile - first_tile) * Config::keys, head, batch,
+             Keep::last_to_go, 0);
         v_ring.advance();
     }
 
@@ -96,8 +80,7 @@ struct ForwardProducer {
         const auto& params = launch.params;
         const auto& fused = launch.fused;
         if (index >= launch.work_tiles) return {-1, -1, {}, 0, 0};
-        // In pairs, a work tile stands for two query heads.
-        const int query_heads = params.geometry.query_heads / blocks, group = params.geometry.group / blocks;
+        const int query_heads = params.geometry.query_heads, group = params.geometry.group;
         const int heads = query_heads * params.geometry.batch;
         auto [tile, head] = place_of(index, launch.order, heads);
         if (index < fused.head_by_head * heads) {
@@ -109,34 +92,19 @@ struct ForwardProducer {
         }
         const int item = fused.blocks ? __ldg(fused.first_parts + tile) : tile;
         const int end = fused.blocks ? __ldg(fused.first_parts + tile + 1) : tile + 1;
-        return {item, end, __ldg(params.work.items + item), head % query_heads * blocks + in_pair(),
-                head / query_heads};
+        return {item, end, __ldg(params.work.items + item), head % query_heads, head / query_heads};
     }
 
     /// Takes the number of the next work tile from the counter. The answer takes a while, so it is asked for a little
     /// before it is needed. It must not be asked for earlier, or the last work tiles go to thread blocks that still
     /// have much to do.
     __device__ __forceinline__ int ask_for_next() const {
-        return in_pair() == 0 ? static_cast<int>(gridDim.x) / blocks + static_cast<int>(atomicAdd(launch.counter, 1u))
-                              : 0;
+        return static_cast<int>(gridDim.x) + static_cast<int>(atomicAdd(launch.counter, 1u));
     }
-    /// Sends the number to the second thread block of a pair, and returns it in both.
-    __device__ __forceinline__ int tell_next(int next) {
-        const Barrier full{shared + Shared::next_full}, empty{shared + Shared::next_empty};
-        if (in_pair() == 0) {
-            // The last thread block that asks sets the counter back to 0.
-            if (next == launch.work_tiles + static_cast<int>(gridDim.x) / blocks - 1) *launch.counter = 0;
-            if constexpr (!pairs) return next;
-            empty.wait(next_parity ^ 1);
-            send_to_block(shared + Shared::next, next, full, 1);
-        } else {
-            full.arrive_and_expect(sizeof(next));
-            full.wait(next_parity);
-            next = load_shared_int(shared + Shared::next);
-            empty.arrive_released_at(0);  // with release: otherwise the next number could overwrite this one unread
-        }
-        next_parity ^= 1;
-        return next;
+    __device__ __forceinline__ Work look_up(int next) const {
+        // The last thread block that asks sets the counter back to 0.
+        if (next == launch.work_tiles + static_cast<int>(gridDim.x) - 1) *launch.counter = 0;
+        return work_at(next);
     }
 
     /// Waits until a K/V block has arrived, and loads from it from now on. Returns the index of the kv head in this
@@ -166,7 +134,7 @@ struct ForwardProducer {
         const auto& params = launch.params;
         const int* entries = params.work.entries;
         Ring<Shared::unit_slots> slot;
-        Work work = work_at(static_cast<int>(blockIdx.x) / blocks);
+        Work work = work_at(static_cast<int>(blockIdx.x));
         bool has_q = false;  // Q of the current work tile is loaded or being loaded
         while (work.item >= 0) {
             bool next_has_q = false;
@@ -194,7 +162,7 @@ struct ForwardProducer {
                     if (is_first && !has_q) load_q(unit.tile, unit.head, unit.batch);
                 }
                 if (is_first && launch.prefetch_carry) prefetch_carry(unit);
-                if (is_last && unit.begin == unit.end) next_work = work_at(tell_next(ask_for_next()));
+                if (is_last && unit.begin == unit.end) next_work = look_up(ask_for_next());
                 for (int e = unit.begin; e < unit.end; ++e) {
                     if (e == ask_at) next = ask_for_next();
                     const int v_tile = tile;
@@ -203,7 +171,7 @@ struct ForwardProducer {
                         load_k(tile, e + 1 < unit.partial_end, kv_head, unit.batch);
                     }
                     if (e == look_up_at) {
-                        next_work = work_at(tell_next(next));
+                        next_work = look_up(next);
                         if constexpr (staged) {  // Q comes from device memory, which takes longer than K from L2
                             next_has_q = next_work.item >= 0 && next_work.first.y < next_work.first.z;
                             if (next_has_q) load_q(next_work.first.x % tiles, next_work.head, next_work.batch);

@@ -40,7 +40,6 @@ struct ForwardRows {
 
     /// Replaces scores by p = exp2(score * factor - m). Updates m and l, and sets `rescale`, by which o must be
     /// multiplied.
-    template <bool partial>
     __device__ __forceinline__ void take_softmax(float factor) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -55,7 +54,7 @@ struct ForwardRows {
             largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
             const float new_m = fmaxf(m[r], largest * factor);
             // A row that has seen nothing yet keeps m = -inf; any finite offset then gives p = 0.
-            const float offset = partial && new_m == device::minus_infinity() ? 0.0f : new_m;
+            const float offset = new_m == device::minus_infinity() ? 0.0f : new_m;
             rescale[r] = device::exp2_fast(m[r] - offset);
             m[r] = new_m;
             float x = 0, y = 0;

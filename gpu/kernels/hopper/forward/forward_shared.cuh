@@ -24,9 +24,9 @@ struct Ring {
 /// Whether the data that tests of elements need is loaded into shared memory beforehand ("staged"): the bounds of rows
 /// come with Q of a work tile, and the positions of keys with K of a partial tile. Q is then loaded as soon as its work
 /// tile is known, which needs a second stage of Q. Without staging, all warpgroups wait for these loads at once when a
-/// work tile begins. Pairs become slower with staging, because their producer has no registers left.
-template <class Config, bool pairs>
-constexpr bool stages_tests = Config::q_stages > 1 && !pairs;
+/// work tile begins.
+template <class Config>
+constexpr bool stages_tests = Config::q_stages > 1;
 
 template <class Config>
 struct ForwardShared {
@@ -42,13 +42,11 @@ struct ForwardShared {
     static constexpr int v_full = k_empty + 8 * Config::stages, v_empty = v_full + 8 * Config::stages;
     static constexpr int unit_full = v_empty + 8 * Config::stages, unit_empty = unit_full + 8 * unit_slots;
     static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8 * Config::q_stages;
-    static constexpr int next = q_empty + 8 * Config::q_stages;  // what the first block of a pair tells the second
-    static constexpr int next_full = next + 8, next_empty = next_full + 8;
     // If stages_tests: int4 for each row of a stage of Q, int for each key of a stage of K.
     static constexpr int bounds_bytes = Config::rows * 16, positions_bytes = Config::keys * 4;
-    static constexpr int bounds = (next_empty + 8 + 15) / 16 * 16;
+    static constexpr int bounds = (q_empty + 8 * Config::q_stages + 15) / 16 * 16;
     static constexpr int positions = bounds + Config::q_stages * bounds_bytes;
-    static constexpr int bytes = stages_tests<Config, false> ? positions + Config::stages * positions_bytes : bounds;
+    static constexpr int bytes = stages_tests<Config> ? positions + Config::stages * positions_bytes : bounds;
 };
 
 /// What the producer announces to the consumers: a work tile or, in a fused launch, a part of one.

@@ -31,26 +31,6 @@ __device__ inline void load_box(std::uint32_t shared, const CUtensorMap& map, Ba
         : "memory");
 }
 
-/// The same box to the same place of both blocks of a cluster, counted by the barrier there.
-__device__ inline void load_box_for_both(std::uint32_t shared, const CUtensorMap& map, Barrier barrier, int dim,
-                                         int token, int head, int batch, Keep keep = Keep::normal) {
-    constexpr std::uint16_t both = 3;
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(shared),
-        "l"(&map), "r"(barrier.address), "r"(dim), "r"(token), "r"(head), "r"(batch), "h"(both),
-        "l"(static_cast<std::uint64_t>(keep))
-        : "memory");
-}
-
-/// 4 bytes to the same place of another block of the cluster, counted by the barrier there.
-__device__ inline void send_to_block(std::uint32_t shared, int value, Barrier barrier, int block) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
-                     shared_of_block(shared, block)),
-                 "r"(value), "r"(shared_of_block(barrier.address, block))
-                 : "memory");
-}
-
 /// Reads a box of the mapped tensor into L2.
 __device__ inline void prefetch_box(const CUtensorMap& map, int dim, int token, int head, int batch) {
     asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(dim), "r"(token),

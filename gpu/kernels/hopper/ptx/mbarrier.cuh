@@ -1,7 +1,5 @@
 #pragma once
 
-#include "gpu/kernels/hopper/ptx/cluster.cuh"
-
 #include <cstdint>
 
 // Synchronisation of the warpgroups of a thread block on sm_90a: barriers in shared memory that count arrivals and
@@ -25,19 +23,6 @@ struct Barrier {
 
     __device__ void arrive() const {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
-    }
-
-    /// At the barrier in the same place of a block of the cluster. Orders nothing: products that have been waited for
-    /// have read their tiles, but an ordinary load before it may still be under way.
-    __device__ void arrive_at(int block) const {
-        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_of_block(address, block)) : "memory");
-    }
-
-    /// The same behind all that this thread has read and written: a MEMBAR of the whole GPU.
-    __device__ void arrive_released_at(int block) const {
-        asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                         shared_of_block(address, block))
-                     : "memory");
     }
 
     /// Arrives, and adds to the bytes that the phase waits for.

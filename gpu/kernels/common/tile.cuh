@@ -87,10 +87,16 @@ __device__ inline std::uint32_t patch_address(std::uint32_t lane_address, int pa
     return (lane_address ^ ((patch % 4) << 5)) + patch / 4 * 128;
 }
 
+struct NoWork {
+    __device__ void operator()(int) const {}
+};
+
 /// c[m][n] += A B^T for A and B both stored with the summed index along the row: A's lane address is straight, B's
 /// crossed. `depth` counts patches of 16 along the summed index, m and n tiles of 16 rows of A and 8 rows of B.
-template <class T, int depth, int a_cols, int b_cols, int m_tiles, int n_tiles>
-__device__ inline void multiply_rows(float (&c)[m_tiles][n_tiles][4], std::uint32_t a_lane, std::uint32_t b_lane) {
+/// `beside(patch)` is called after each patch, for work that runs beside the product.
+template <class T, int depth, int a_cols, int b_cols, int m_tiles, int n_tiles, class Beside = NoWork>
+__device__ inline void multiply_rows(float (&c)[m_tiles][n_tiles][4], std::uint32_t a_lane, std::uint32_t b_lane,
+                                     Beside beside = {}) {
 #pragma unroll
     for (int k = 0; k < depth; ++k) {
         std::uint32_t a[m_tiles][4];
@@ -106,18 +112,19 @@ __device__ inline void multiply_rows(float (&c)[m_tiles][n_tiles][4], std::uint3
                 mma<T>(c[m][n + 1], a[m], b[2], b[3]);
             }
         }
+        beside(k);
     }
 }
 
 /// c[m][n] += A B for A in registers (16 x 16 patch of the summed index `k`) and B stored with the summed index along
-/// its rows, 16 of them from `b_lane` (straight), columns from patch `first_patch` on.
-template <class T, int m_tiles, int n_tiles>
+/// its rows, 16 of them from `b_lane` (straight). Its columns are every `stride`-th patch of 16.
+template <class T, int stride = 1, int m_tiles, int n_tiles>
 __device__ inline void multiply_patch(float (&c)[m_tiles][n_tiles][4], const std::uint32_t (&a)[m_tiles][4],
-                                      std::uint32_t b_lane, int first_patch = 0) {
+                                      std::uint32_t b_lane) {
 #pragma unroll
     for (int n = 0; n < n_tiles; n += 2) {
         std::uint32_t b[4];
-        load_matrices_transposed(b, patch_address(b_lane, first_patch + n / 2));
+        load_matrices_transposed(b, patch_address(b_lane, n / 2 * stride));
 #pragma unroll
         for (int m = 0; m < m_tiles; ++m) {
             mma<T>(c[m][n], a[m], b[0], b[1]);

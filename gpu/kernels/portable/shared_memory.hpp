@@ -62,6 +62,11 @@ constexpr bool fits_are_as_documented() {
 }
 static_assert(fits_are_as_documented());
 
+/// An SM of sm_80 has 164 KiB, of which a thread block takes 1 KiB besides its own.
+static_assert(BackwardConfig<DimClass::d64>::blocks_per_sm *
+                  ((1 << 10) + shared_bytes(Kernel::backward, DimClass::d64)) <=
+              164 << 10);
+
 /// The smallest class of dims that holds both dims and whose kernel fits; none if there is no such class.
 std::optional<DimClass> smallest_class(Kernel kernel, std::int64_t head_dim, std::int64_t value_dim,
                                        int most_shared_bytes);

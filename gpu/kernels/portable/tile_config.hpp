@@ -27,19 +27,29 @@ struct ForwardConfig<DimClass::d256> : Dims<DimClass::d256> {
     static constexpr int blocks_per_sm = 2;
 };
 
-/// A warp holds 16 keys. dK and dV take (head + value) / (2 * dim_split) registers, S and dP rows / 2 each. dim_split
-/// warps share 16 keys: each computes all of S and dP of these keys, and its part of the dims of dK and dV.
+/// A warp has 32 keys, and `sharing` warps have the same ones: each computes S and dP of `warp_rows` query rows at a
+/// time, and its part of the dims of dK and dV over all rows. dK and dV take (head + value) / sharing registers, S and
+/// dP warp_rows each. With one stage, the next queries are loaded when nobody reads the last ones any more, while dQ is
+/// computed. adds_lines: see add_quads(); with the smaller dims it is no faster.
 template <DimClass C>
 struct BackwardConfig : Dims<C> {
-    static constexpr int rows = 64, keys = 128, dim_split = 1, stages = 2, blocks_per_sm = 1;
+    static constexpr bool adds_lines = false;
+    static constexpr int rows = 64, keys = 128, sharing = 2, warp_rows = 32, stages = 2, blocks_per_sm = 1;
+};
+template <>
+struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
+    static constexpr bool adds_lines = false;
+    static constexpr int rows = 64, keys = 128, sharing = 1, warp_rows = 32, stages = 2, blocks_per_sm = 2;
 };
 template <>
 struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
-    static constexpr int rows = 32, keys = 64, dim_split = 1, stages = 2, blocks_per_sm = 2;
+    static constexpr bool adds_lines = false;
+    static constexpr int rows = 64, keys = 64, sharing = 4, warp_rows = 16, stages = 1, blocks_per_sm = 1;
 };
 template <>
 struct BackwardConfig<DimClass::d256> : Dims<DimClass::d256> {
-    static constexpr int rows = 32, keys = 64, dim_split = 2, stages = 2, blocks_per_sm = 1;
+    static constexpr bool adds_lines = true;
+    static constexpr int rows = 64, keys = 64, sharing = 4, warp_rows = 16, stages = 1, blocks_per_sm = 1;
 };
 
 /// A warp holds 16 query rows. dQ takes head / 2 registers, S and dP keys / 2 each.

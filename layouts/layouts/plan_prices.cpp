@@ -4,25 +4,46 @@ namespace ringlab::layouts {
 
 const PlanPrices& default_plan_prices() {
     static const PlanPrices prices{.passes = {PassPrices{.pair = 5.0917e-11,
-                                                         .row = 2.1357e-8,
-                                                         .piece = 6.0188e-7,
-                                                         .again = 9.0657e-9,
-                                                         .owner = 1.0081e-5,
-                                                         .visit = 1.6152e-8,
-                                                         .key = 6.6702e-9,
-                                                         .inside = {.key = 1.0530e-8},
-                                                         .between = {.key = 8.5333e-8},
-                                                         .tile_rows = 128},
+                                                         .row = 2.1357e-08,
+                                                         .piece = 6.0188e-07,
+                                                         .again = 9.0657e-09,
+                                                         .owner = 7.9652e-06,
+                                                         .visit = 1.6152e-08,
+                                                         .inside = {.key = 1.0530e-08},
+                                                         .between = {.key = 8.5333e-08},
+                                                         .tile_rows = 128,
+                                                         .cut = 4.4297e-01,
+                                                         .hidden = 128,
+                                                         .clock = 0.86569,
+                                                         .waves = {.sms = 132,
+                                                                   .heads = 64,
+                                                                   .group = 8,
+                                                                   .by_keys = false,
+                                                                   .tile_keys = 128,
+                                                                   .head_bytes = 512,
+                                                                   .work_tile = 4.2640e-06,
+                                                                   .tile = 1.7206e-06}},
                                               PassPrices{.pair = 1.3650e-10,
-                                                         .row = 2.9730e-8,
-                                                         .piece = 8.4359e-7,
-                                                         .owner = 2.9539e-5,
-                                                         .key = 5.4754e-9,
-                                                         .sum = 7.1164e-6,
-                                                         .sum_key = 6.4044e-9,
-                                                         .inside = {.key = 1.0530e-8, .gradient = 2.1059e-8},
-                                                         .between = {.key = 8.5333e-8, .gradient = 1.7067e-7},
-                                                         .tile_rows = 64}},
+                                                         .row = 2.9730e-08,
+                                                         .piece = 8.4359e-07,
+                                                         .owner = 8.8192e-06,
+                                                         .key = 5.4754e-09,
+                                                         .sum = 7.1164e-06,
+                                                         .sum_key = 6.4044e-09,
+                                                         .inside = {.key = 1.0530e-08, .gradient = 2.1059e-08},
+                                                         .between = {.key = 8.5333e-08, .gradient = 1.7067e-07},
+                                                         .tile_rows = 64,
+                                                         .cut = 5.0882e-01,
+                                                         .hidden = 80,
+                                                         .clock = 0.83111,
+                                                         .waves = {.sms = 132,
+                                                                   .heads = 8,
+                                                                   .group = 8,
+                                                                   .by_keys = true,
+                                                                   .tile_keys = 128,
+                                                                   .head_bytes = 512,
+                                                                   .work_tile = 1.1564e-05,
+                                                                   .tile = 1.8450e-05}}},
                                    .ranks_per_host = 8,
                                    .tile = 128,
                                    .crosses_once = true};
@@ -34,12 +55,34 @@ std::string text_of(const PlanPrices& prices) {
                                    prices.ranks_per_host, prices.tile, prices.crosses_once, prices.most_gathered);
     for (const auto pass : {Pass::forward, Pass::backward}) {
         const auto& p = prices.passes[static_cast<std::size_t>(pass)];
-        text += fmt::format(
-            "{0}.pair = {1}\n{0}.row = {2}\n{0}.piece = {3}\n{0}.again = {4}\n{0}.owner = {5}\n{0}.visit = {6}\n"
-            "{0}.key = {7}\n{0}.sum = {8}\n{0}.sum_key = {9}\n{0}.inside.key = {10}\n{0}.inside.gradient = {11}\n"
-            "{0}.between.key = {12}\n{0}.between.gradient = {13}\n{0}.tile_rows = {14}\n",
-            to_string(pass), p.pair, p.row, p.piece, p.again, p.owner, p.visit, p.key, p.sum, p.sum_key, p.inside.key,
-            p.inside.gradient, p.between.key, p.between.gradient, p.tile_rows);
+        const auto add = [&](const char* name, const auto& value) {
+            text += fmt::format("{}.{} = {}\n", to_string(pass), name, value);
+        };
+        add("pair", p.pair);
+        add("row", p.row);
+        add("piece", p.piece);
+        add("again", p.again);
+        add("owner", p.owner);
+        add("visit", p.visit);
+        add("key", p.key);
+        add("sum", p.sum);
+        add("sum_key", p.sum_key);
+        add("inside.key", p.inside.key);
+        add("inside.gradient", p.inside.gradient);
+        add("between.key", p.between.key);
+        add("between.gradient", p.between.gradient);
+        add("tile_rows", p.tile_rows);
+        add("cut", p.cut);
+        add("hidden", p.hidden);
+        add("clock", p.clock);
+        add("waves.sms", p.waves.sms);
+        add("waves.heads", p.waves.heads);
+        add("waves.group", p.waves.group);
+        add("waves.by_keys", p.waves.by_keys ? 1 : 0);
+        add("waves.tile_keys", p.waves.tile_keys);
+        add("waves.head_bytes", p.waves.head_bytes);
+        add("waves.work_tile", p.waves.work_tile);
+        add("waves.tile", p.waves.tile);
     }
     return text;
 }

@@ -22,11 +22,6 @@ double sustained_clock(const AttentionCost& cost, const Machine& machine, double
                                                                   : 1.0;
 }
 
-// Tiles that the last work tile of keys of a launch meets. This is not derived: documents of a packing have some
-// thousand rows each. 240 describes simulated passes over 64 GPUs better, but plans by that number were 3 % slower on 8
-// GPUs.
-constexpr double tiles_of_last_work_tile = 8;
-
 layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,
                                 layouts::DType gradient_dtype) {
     const auto& cost = *kernel_price(machine, pass, p).cost;
@@ -52,17 +47,24 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     prices.row += cost.work_tile == WorkTile::query_tile ? item * of_heads / rows : item * of_kv_heads / keys;
     prices.piece = partial * of_heads / 2;
     prices.owner = cost.launch_seconds;
-    // At the end of a launch, SMs wait for the last work tiles: on average for half of one.
-    const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
-    if (cost.work_tile == WorkTile::query_tile) {
+    const bool by_rows = cost.work_tile == WorkTile::query_tile;
+    if (by_rows) {
         prices.again = item * of_heads / rows;
         prices.visit = (item + resume) * of_heads / rows;
-        prices.owner += waiting * (item + resume);
-        prices.key = waiting * full / keys;
     } else {
         prices.key = item * of_kv_heads / keys;
-        prices.owner += item + waiting * tiles_of_last_work_tile * full;
     }
+    prices.waves = {.sms = static_cast<int>(machine.sms),
+                    .heads = by_rows ? p.query_heads * p.batch : p.kv_heads * p.batch,
+                    .group = p.query_heads / p.kv_heads,
+                    .by_keys = !by_rows,
+                    .tile_keys = cost.tile_keys,
+                    .head_bytes = static_cast<double>((p.head_dim + p.value_dim) * bytes_of(p.dtype)),
+                    .work_tile = item + (by_rows ? resume : 0),
+                    .tile = full * (by_rows ? 1 : static_cast<double>(p.query_heads / p.kv_heads))};
+    prices.cut = full > 0 ? partial / full - 1 : 0;
+    prices.clock = clock;
+    prices.hidden = hidden / 2 + std::min(rows, keys) / 2;
 
     const auto key_bytes = static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(p.dtype));
     const auto gradient_bytes =

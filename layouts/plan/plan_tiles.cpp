@@ -1,6 +1,6 @@
 // Where the pieces of a plan lie in their shards, and which tiles of rows that makes.
 
-#include "layouts/layouts/plan_pieces.hpp"
+#include "layouts/plan/plan_pieces.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "layouts/layouts/planner.hpp"
+#include "layouts/plan/planner.hpp"
 
 #include <algorithm>
 #include <functional>

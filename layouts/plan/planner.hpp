@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/layouts/plan_pieces.hpp"
+#include "layouts/plan/plan_pieces.hpp"
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // What SMs wait at the end of a launch, because its work tiles do not divide evenly among them.
 
-#include "layouts/layouts/plan_pieces.hpp"
+#include "layouts/plan/plan_pieces.hpp"
 #include "layouts/tiling/launch_order.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // From a draft to pieces.
 
-#include "layouts/layouts/planner.hpp"
+#include "layouts/plan/planner.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // Drafts of plans: which parts form the chain, and how many ranks each of them takes up.
 
-#include "layouts/layouts/planner.hpp"
+#include "layouts/plan/planner.hpp"
 
 #include <algorithm>
 #include <functional>

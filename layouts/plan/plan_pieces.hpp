@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/layouts/plan.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/plan/plan.hpp"
 
 #include <array>
 #include <span>

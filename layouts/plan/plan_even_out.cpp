@@ -1,6 +1,6 @@
 // Exchanges of items that even out the work of a draft's ranks.
 
-#include "layouts/layouts/planner.hpp"
+#include "layouts/plan/planner.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "layouts/layouts/plan_pieces.hpp"
+#include "layouts/plan/plan_pieces.hpp"
 #include "layouts/schedules/seen_groups.hpp"
 
 #include <algorithm>

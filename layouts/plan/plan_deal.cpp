@@ -1,6 +1,6 @@
 // Which rank gets which item of a draft.
 
-#include "layouts/layouts/planner.hpp"
+#include "layouts/plan/planner.hpp"
 
 #include <algorithm>
 #include <functional>

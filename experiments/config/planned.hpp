@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/layouts/plan.hpp"
+#include "layouts/plan/plan.hpp"
 #include "layouts/problem/problem.hpp"
 
 #include <string>

@@ -22,13 +22,12 @@ double sustained_clock(const AttentionCost& cost, const Machine& machine, double
                                                                   : 1.0;
 }
 
-// Tiles that the last work tile of keys of a launch meets. This is not derived: documents of a packing have some
-// thousand rows each. 240 describes simulated passes over 64 GPUs better, but plans by that number were 3 % slower on 8
-// GPUs.
+// Tiles that the last work tile of keys of a launch meets, where the tiles of a launch are not counted. Not derived:
+// documents of a packing have some thousand rows each.
 constexpr double tiles_of_last_work_tile = 8;
 
 layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,
-                                layouts::DType gradient_dtype) {
+                                layouts::DType gradient_dtype, bool counts_waits) {
     const auto& cost = *kernel_price(machine, pass, p).cost;
     const bool forward = pass == Pass::forward;
     const auto heads = static_cast<double>(p.query_heads * p.batch),
@@ -52,17 +51,31 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     prices.row += cost.work_tile == WorkTile::query_tile ? item * of_heads / rows : item * of_kv_heads / keys;
     prices.piece = partial * of_heads / 2;
     prices.owner = cost.launch_seconds;
-    // At the end of a launch, SMs wait for the last work tiles: on average for half of one.
-    const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
-    if (cost.work_tile == WorkTile::query_tile) {
+    const bool by_rows = cost.work_tile == WorkTile::query_tile;
+    if (by_rows) {
         prices.again = item * of_heads / rows;
         prices.visit = (item + resume) * of_heads / rows;
-        prices.owner += waiting * (item + resume);
-        prices.key = waiting * full / keys;
     } else {
         prices.key = item * of_kv_heads / keys;
-        prices.owner += item + waiting * tiles_of_last_work_tile * full;
     }
+    if (counts_waits) {
+        prices.waves = {.sms = static_cast<int>(machine.sms),
+                        .heads = by_rows ? p.query_heads * p.batch : p.kv_heads * p.batch,
+                        .group = p.query_heads / p.kv_heads,
+                        .by_keys = !by_rows,
+                        .tile_keys = cost.tile_keys,
+                        .head_bytes = static_cast<double>((p.head_dim + p.value_dim) * bytes_of(p.dtype)),
+                        .work_tile = item + (by_rows ? resume : 0),
+                        .tile = full * (by_rows ? 1 : static_cast<double>(p.query_heads / p.kv_heads))};
+    } else {
+        // SMs wait for half of a work tile on average.
+        const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
+        prices.owner += by_rows ? waiting * (item + resume) : item + waiting * tiles_of_last_work_tile * full;
+        if (by_rows) prices.key = waiting * full / keys;
+    }
+    prices.cut = full > 0 ? partial / full - 1 : 0;
+    prices.clock = clock;
+    prices.hidden = hidden / 2 + std::min(rows, keys) / 2;
 
     const auto key_bytes = static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(p.dtype));
     const auto gradient_bytes =
@@ -83,11 +96,15 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
 layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
                                 layouts::DType gradient_dtype) {
     layouts::PlanPrices prices;
-    for (const auto pass : {Pass::forward, Pass::backward})
-        prices.passes[static_cast<std::size_t>(pass)] = pass_prices(machine, pass, problem, gradient_dtype);
     prices.ranks_per_host = std::min(machine.gpus_per_host, ranks);
     prices.tile = machine.forward.tile_rows;
     prices.crosses_once = ranks > machine.gpus_per_host;
+    // Inside a host there is a launch for each rank. Groups of SMs share the work tiles of launches that are so short,
+    // which the waits of a plan do not know: with them plans for 8 GPUs were 0.5 % slower than with the average.
+    const bool counts_waits = prices.crosses_once;
+    for (const auto pass : {Pass::forward, Pass::backward})
+        prices.passes[static_cast<std::size_t>(pass)] =
+            pass_prices(machine, pass, problem, gradient_dtype, counts_waits);
     if (machine.device_memory_bytes > 0) {
         // A rank holds its Q, O, dO and dQ; its K and V, their gradients, and two more gradients that arrive. The rest
         // is for other ranks' K, V and gradients.

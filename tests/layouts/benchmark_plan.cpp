@@ -1,6 +1,6 @@
 // What it takes to make a plan, on one core: packings of 8192 tokens a rank with lengths as documents have them.
 
-#include "layouts/layouts/plan.hpp"
+#include "layouts/plan/plan.hpp"
 
 #include <fmt/format.h>
 

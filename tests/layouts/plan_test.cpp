@@ -1,6 +1,7 @@
-#include "layouts/layouts/plan.hpp"
+#include "layouts/plan/plan.hpp"
 
 #include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/plan/plan_pieces.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -129,8 +130,8 @@ BOOST_AUTO_TEST_CASE(any_packing_on_any_ranks_gives_each_rank_as_many_tokens_and
     }
 }
 
-// The pairs of the longest document take its rank 2 us forward and 6 us backward longer than the mean. A launch for another
-// owner's keys takes 10 and 30.
+// The pairs of the longest document take its rank 2 us forward and 6 us backward longer than the mean. A launch for
+// another owner's keys takes 10 and 30.
 BOOST_AUTO_TEST_CASE(documents_that_fill_shares_stay_whole) {
     const auto mask = make_mask("causal+documents:250,125,375,175,325,500,125,125", 2000);
     const auto layout = planned_layout(mask, 4, default_plan_prices());
@@ -261,19 +262,92 @@ BOOST_AUTO_TEST_CASE(the_price_of_two_ranks_is_that_of_the_busier_one) {
     BOOST_TEST(cost.most_gathered == 2);
 }
 
-// Rank 1 has rows 5 to 9 of 10 causal ones, which see 8 keys on average. Tiles of 4 rows do not divide them.
-BOOST_AUTO_TEST_CASE(a_piece_that_is_not_whole_tiles_costs_one_tile_of_mean_rows_more) {
+// Rank 1 has rows 5 to 9 of 10 causal ones, which see 8 keys on average. They fill two tiles of 4 rows.
+BOOST_AUTO_TEST_CASE(rows_of_a_cut_part_cost_as_much_as_the_tiles_that_they_lie_in) {
     PlanPrices prices;
     for (auto& pass : prices.passes) pass = {.pair = 1, .tile_rows = 4};
-    const auto mask = make_mask("causal", 10);
     const auto layout = make_layout("contiguous", 10, 2);
-    prices.tile = 4;
-    BOOST_TEST(plan_cost(layout, mask, prices).seconds[0] == 40 + 4 * 8);
-    prices.tile = 5;
-    BOOST_TEST(plan_cost(layout, mask, prices).seconds[0] == 40);
-    const auto whole = make_mask("causal+documents:5,5", 10);
-    prices.tile = 4;
-    BOOST_TEST(plan_cost(layout, whole, prices).seconds[0] == 15);
+    BOOST_TEST(plan_cost(layout, make_mask("causal", 10), prices).seconds[0] == 40 + (2 * 4 - 5) * 8);
+    for (auto& pass : prices.passes) pass.tile_rows = 5;
+    BOOST_TEST(plan_cost(layout, make_mask("causal", 10), prices).seconds[0] == 40);
+    for (auto& pass : prices.passes) pass.tile_rows = 4;
+    BOOST_TEST(plan_cost(layout, make_mask("causal+documents:5,5", 10), prices).seconds[0] == 15);
+}
+
+// Four SMs take five work tiles of two tiles, at 3 s each and 1 s of their own: two waves of 7 s, with 5 / 4 of a wave
+// of work. Of keys: two pieces of a row tile each see 8 keys, the later one 8 more: two work tiles of 7 s, two of 4 s.
+BOOST_AUTO_TEST_CASE(sms_wait_for_the_last_work_tiles_of_a_launch) {
+    PassPrices prices{.waves = {.sms = 4, .tile_keys = 4, .work_tile = 1, .tile = 3}};
+    std::vector<HeldKeys> held{{.keys = 8, .tiles = {SeeingTiles{5, 0}, SeeingTiles{1, 0}}}};
+    BOOST_TEST(waiting_seconds(held, prices) == 2 * 7 - 5 * 7 / 4.0);
+    held.push_back({.keys = 16, .tiles = {SeeingTiles{}, SeeingTiles{1, 0}}});
+    prices.waves.by_keys = true;
+    BOOST_TEST(waiting_seconds(held, prices) == 7 - (2 * 7 + 2 * 4) / 4.0);
+    held[1].launch = 1;  // two of 4 s, then four of them
+    BOOST_TEST(waiting_seconds(held, prices) == (4 - 2) + 0.0);
+    prices.waves.sms = 0;
+    BOOST_TEST(waiting_seconds(held, prices) == 0);
+}
+
+// The tiles that meet keys are found by the same code as in the kernels' lists and in the simulator.
+BOOST_AUTO_TEST_CASE(tiles_of_rows_that_see_a_part_are_those_that_a_launch_for_its_keys_meets) {
+    std::mt19937_64 random(14);
+    PlanPrices prices;
+    constexpr std::array<std::int64_t, 2> tile{4, 2};
+    for (std::size_t pass = 0; pass < 2; ++pass) prices.passes[pass].tile_rows = tile[pass];
+    std::int64_t shared = 0;
+    for (int trial = 0; trial < 100; ++trial) {
+        constexpr int ranks = 4;
+        constexpr std::int64_t tokens = 160;
+        std::string text = "causal+documents:";
+        for (auto left = tokens; left > 0;) {
+            const auto next = std::min(left, pick(random, 1, 40));
+            text += std::to_string(next) + (left > next ? "," : "");
+            left -= next;
+        }
+        const auto mask = make_mask(text, tokens);
+        const auto parts = plan_parts(mask);
+        Pieces pieces(parts.size());
+        std::vector<std::int64_t> room(ranks, tokens / ranks);
+        for (std::size_t part = 0; part < parts.size(); ++part)
+            for (auto at = parts[part].tokens.begin; at < parts[part].tokens.end;) {
+                const auto rank = static_cast<std::size_t>(pick(random, 0, ranks - 1));
+                const auto size = std::min({pick(random, 1, 12), room[rank], parts[part].tokens.end - at});
+                if (size == 0) continue;
+                room[rank] -= size;
+                pieces[part].push_back({{at, at + size}, static_cast<int>(rank)});
+                at += size;
+            }
+        const auto owned = place_pieces(pieces, ranks, tile[0]);
+        count_tiles(pieces, ranks, prices);
+        for (int rank = 0; rank < ranks; ++rank) {
+            std::vector<Run> rows;
+            for (const auto* piece : owned[static_cast<std::size_t>(rank)])
+                rows.push_back({piece->tokens.begin, 1, piece->tokens.size()});
+            for (const auto& of_part : pieces) {
+                std::vector<Run> keys;  // of others, that the rank sees
+                std::array<std::int64_t, 2> counted{};
+                auto last = of_part.end();
+                while (last != of_part.begin() && std::prev(last)->rank != rank) --last;
+                for (auto piece = of_part.begin(); piece != last; ++piece)
+                    if (piece->rank != rank) keys.push_back({piece->tokens.begin, 1, piece->tokens.size()});
+                if (keys.empty()) continue;
+                for (const auto& piece : of_part)
+                    for (std::size_t pass = 0; pass < 2 && piece.rank == rank; ++pass) {
+                        if (piece.tokens.begin < keys.front().first) continue;  // sees none of them
+                        counted[pass] += piece.tiles[pass].all;
+                        shared += piece.tiles[pass].shared;
+                    }
+                for (std::size_t pass = 0; pass < 2; ++pass) {
+                    const auto work = tile_work(mask, rows, keys, tile[pass], 4);
+                    BOOST_TEST(std::ranges::count_if(work.queries, [](const TileCounts& tiles) {
+                                   return tiles.full + tiles.partial > 0;
+                               }) == counted[pass]);
+                }
+            }
+        }
+    }
+    BOOST_TEST(shared > 100);
 }
 
 BOOST_AUTO_TEST_CASE(a_key_that_a_host_sees_may_cross_once) {

@@ -1,4 +1,4 @@
-#include "layouts/layouts/plan.hpp"
+#include "layouts/plan/plan.hpp"
 
 namespace ringlab::layouts {
 namespace {

@@ -1,5 +1,5 @@
-#include "layouts/layouts/plan.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/plan/plan.hpp"
 
 #include <algorithm>
 

@@ -1,6 +1,8 @@
-#include "layouts/layouts/plan_pieces.hpp"
+#include "layouts/plan/plan_pieces.hpp"
+#include "layouts/schedules/seen_groups.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace ringlab::layouts {
@@ -9,11 +11,12 @@ namespace ringlab::layouts {
 struct PlanPricer::Load {
     double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
-    double pairs_of_row = 0;        // sum, over pieces of cut parts that are no whole tiles, of the pairs of a mean row
-    double owners = 0, visits = 0;  // groups of other ranks that it attends to, and (row, group) pairs
-    double readers = 0;             // other ranks to which it gives keys
-    double keys_returned = 0;       // gradients of these keys that come back
+    std::array<double, 2> wasted{};   // by pass: pairs that tiles of cut parts compute above those that rows see
+    double launches = 0, visits = 0;  // for keys of others, and (row, launch) pairs
+    double readers = 0;               // other ranks to which it gives keys
+    double keys_returned = 0;         // gradients of these keys that come back
     std::array<double, 2> received{}, given{};  // keys: inside the host, between hosts
+    std::vector<HeldKeys> held;
     double gathered() const { return received[0] + received[1]; }
 };
 
@@ -30,18 +33,24 @@ struct PlanPricer::Loads {
         return is_new;
     }
     std::vector<Load> by_rank;
-    std::vector<bool> attends, gives;  // (rank, group), (giver, reader)
+    std::vector<bool> attends, gives;  // (rank, launch), (giver, reader)
 };
 
 double PlanPricer::seconds_of(const LinkPrices& link, double received, double given) {
     return std::max(received * link.key + given * link.gradient, given * link.key + received * link.gradient);
 }
 
-double PlanPricer::work_of(const Load& load, const PassPrices& prices) {
-    return prices.pair * (load.pairs + static_cast<double>(prices.tile_rows) * load.pairs_of_row) +
-           prices.row * load.rows + prices.piece * load.pieces + (load.owners > 0 ? prices.again * load.shard : 0) +
-           prices.owner * load.owners + prices.visit * load.visits + prices.key * load.gathered() +
-           prices.sum * load.readers + prices.sum_key * load.keys_returned;
+/// Power limits FLOP/s times clock^2 (see clocks_within_power()). A rank that takes `work` at the clock of full tiles,
+/// in which its pairs alone would take `full` of it, therefore takes the cube root of work^2 * full.
+double PlanPricer::work_of(Load& load, Pass pass, const PassPrices& prices) {
+    const auto computed = load.pairs + load.wasted[static_cast<std::size_t>(pass)];
+    const auto work = prices.pair * computed + prices.row * load.rows + prices.piece * load.pieces +
+                      (load.launches > 0 ? prices.again * load.shard : 0) + prices.owner * load.launches +
+                      prices.visit * load.visits + prices.key * load.gathered() + prices.sum * load.readers +
+                      prices.sum_key * load.keys_returned + waiting_seconds(load.held, prices);
+    if (prices.clock == 1) return work;
+    const auto full = prices.pair * (load.pairs + prices.hidden * load.rows);
+    return std::max(prices.clock * work, std::cbrt(work * work * full));
 }
 
 PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices)
@@ -78,23 +87,31 @@ Interval PlanPricer::keys_of(Interval rows) const {
     return seen;
 }
 
-PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ranks) const {
+/// The launch in which a rank attends to keys of the owner.
+int PlanPricer::launch_of(int rank, int owner, int hosts) const {
+    if (!prices_.crosses_once) return owner;
+    return seen_group((host_of(rank) - host_of(owner) + hosts) % hosts, hosts);
+}
+
+PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
+    count_tiles(pieces, ranks, prices_);
     Loads loads(static_cast<std::size_t>(ranks));
     PlanCost cost;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
         add_own_rows(parts_[i], pieces[i], loads.by_rank);
-        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(pieces[i], loads);
+        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(i, pieces[i], loads);
     }
     cost.work.assign(loads.by_rank.size(), 0);
     for (std::size_t rank = 0; rank < loads.by_rank.size(); ++rank) {
-        const auto& load = loads.by_rank[rank];
-        for (std::size_t pass = 0; pass < 2; ++pass) {
-            const auto& prices = prices_.passes[pass];
-            const auto work = work_of(load, prices);
+        auto& load = loads.by_rank[rank];
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            const auto& prices = prices_.passes[static_cast<std::size_t>(pass)];
+            const auto work = work_of(load, pass, prices);
             cost.work[rank] += work;
             const auto link = std::max(seconds_of(prices.inside, load.received[0], load.given[0]),
                                        seconds_of(prices.between, load.received[1], load.given[1]));
-            cost.seconds[pass] = std::max({cost.seconds[pass], work, link});
+            auto& seconds = cost.seconds[static_cast<std::size_t>(pass)];
+            seconds = std::max({seconds, work, link});
         }
         cost.most_gathered = std::max(cost.most_gathered, static_cast<std::int64_t>(load.gathered()));
     }
@@ -103,20 +120,27 @@ PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ra
 
 /// Adds the work on each rank's own rows of a part, which does not depend on who owns the keys.
 void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const {
+    const bool is_cut = pieces.size() > 1;
     for (const auto& piece : pieces) {
         auto& load = loads[static_cast<std::size_t>(piece.rank)];
         const auto rows = static_cast<double>(piece.tokens.size());
         load.shard += rows;
-        const auto seen = pieces.size() == 1 ? part.pairs : pairs(piece.tokens);
+        const auto seen = is_cut ? pairs(piece.tokens) : part.pairs;
         load.pairs += seen;
-        if (pieces.size() > 1 && piece.tokens.size() % prices_.tile != 0) load.pairs_of_row += seen / rows;
         load.rows += part.pairs > 0 ? rows : 0;
         load.pieces += part.pairs > 0;
+        for (std::size_t pass = 0; is_cut && pass < 2; ++pass) {
+            const auto& prices = prices_.passes[pass];
+            if (prices.tile_rows == 0) continue;
+            const auto tiles =
+                static_cast<double>(piece.tiles[pass].all) + prices.cut * static_cast<double>(piece.tiles[pass].shared);
+            load.wasted[pass] += seen / rows * (tiles * static_cast<double>(prices.tile_rows) - rows);
+        }
     }
 }
 
 /// Adds the keys of a part that its owners see of each other. Returns the number of keys that cross between hosts.
-std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
+std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const PlanPiece> pieces, Loads& loads) const {
     std::vector<int> owners;
     for (const auto& piece : pieces) owners.push_back(piece.rank);
     std::ranges::sort(owners);
@@ -131,36 +155,44 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, L
         loads.of(to).received[network] += keys;
         if (network) between_hosts += static_cast<std::int64_t>(keys);
     };
-    std::vector<std::vector<Interval>> rows_of(owners.size());
+    std::vector<std::vector<const PlanPiece*>> rows_of(owners.size());
     for (const auto& piece : pieces)
         rows_of[static_cast<std::size_t>(std::ranges::lower_bound(owners, piece.rank) - owners.begin())].push_back(
-            piece.tokens);
+            &piece);
+    const auto hosts = host_of(loads.ranks() - 1) + 1;
     // By host and piece: how many of its keys have crossed to that host already. Only with crosses_once.
-    std::vector<std::vector<double>> crossed(static_cast<std::size_t>(host_of(loads.ranks() - 1) + 1));
-    std::vector<int> last_visitor(static_cast<std::size_t>(loads.ranks()), -1);  // by group
+    std::vector<std::vector<double>> crossed(static_cast<std::size_t>(hosts));
+    const auto launches = static_cast<std::size_t>(prices_.crosses_once ? seen_groups : loads.ranks());
     std::vector<Interval> seen;
+    std::vector<const PlanPiece*> seeing;
+    std::vector<double> held;  // keys, by launch and seeing piece
     for (std::size_t k = 0; k < owners.size(); ++k) {
         const auto rank = owners[k];
+        auto& load = loads.of(rank);
         seen.clear();
+        seeing.clear();
         double rows = 0;
-        for (const auto& interval : rows_of[k]) {
-            rows += static_cast<double>(interval.size());
-            const auto keys = keys_of(interval);
-            if (keys.size() > 0) seen.push_back(keys);
+        for (const auto* piece : rows_of[k]) {
+            rows += static_cast<double>(piece->tokens.size());
+            const auto keys = keys_of(piece->tokens);
+            if (keys.size() <= 0) continue;
+            seen.push_back(keys);
+            seeing.push_back(piece);
         }
+        held.assign(launches * seen.size(), 0);
         for (std::size_t j = 0; j < pieces.size(); ++j) {
-            const auto& [tokens, owner] = pieces[j];
+            const auto& tokens = pieces[j].tokens;
+            const auto owner = pieces[j].rank;
             if (owner == rank) continue;
-            double keys = 0;
-            for (const auto& one : seen)  // the maximum, because a rank's pieces see nearly the same keys
-                keys = std::max(keys,
-                                static_cast<double>(
-                                    Interval{std::max(one.begin, tokens.begin), std::min(one.end, tokens.end)}.size()));
-            if (keys <= 0) continue;
-            const auto group = group_of(owner);
-            loads.of(rank).owners += loads.is_new(loads.attends, rank, group);
-            if (std::exchange(last_visitor[static_cast<std::size_t>(group)], rank) != rank)
-                loads.of(rank).visits += rows;
+            const auto launch = launch_of(rank, owner, hosts);
+            double keys = 0;  // the maximum, because a rank's pieces see nearly the same keys
+            for (std::size_t i = 0; i < seen.size(); ++i) {
+                const auto here = std::min(seen[i].end, tokens.end) - std::max(seen[i].begin, tokens.begin);
+                if (here <= 0) continue;
+                held[static_cast<std::size_t>(launch) * seen.size() + i] += static_cast<double>(here);
+                keys = std::max(keys, static_cast<double>(here));
+            }
+            if (keys == 0) continue;
             if (host_of(owner) == host_of(rank)) {
                 give(owner, rank, keys, false);
             } else if (!prices_.crosses_once) {
@@ -174,14 +206,27 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, L
                 if (relay != rank) give(relay, rank, keys, false);
             }
         }
+        for (std::size_t launch = 0; launch < launches; ++launch) {
+            bool attends = false;
+            for (std::size_t i = 0; i < seen.size(); ++i) {
+                const auto keys = held[launch * seen.size() + i];
+                if (keys == 0) continue;
+                attends = true;
+                load.held.push_back({static_cast<int>(launch), part, keys, seeing[i]->tiles});
+            }
+            if (!attends) continue;
+            load.visits += rows;
+            load.launches += loads.is_new(loads.attends, rank, static_cast<int>(launch));
+        }
     }
     return between_hosts;
 }
 
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {
     const auto parts = plan_parts(mask);
-    std::vector<std::vector<PlanPiece>> pieces(parts.size());
-    for (int rank = 0; rank < layout.ranks(); ++rank)
+    Pieces pieces(parts.size());
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+        std::int64_t place = 0;
         for (const auto& run : layout.shard(rank)) {
             require(run.stride == 1 || run.count == 1, "layout {} has runs of stride {}; plans have stride 1",
                     layout.name(), run.stride);
@@ -189,9 +234,11 @@ PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& pri
             for (; part != parts.end() && part->tokens.begin <= run.last(); ++part) {
                 const Interval tokens{std::max(run.first, part->tokens.begin),
                                       std::min(run.last() + 1, part->tokens.end)};
-                pieces[static_cast<std::size_t>(part - parts.begin())].push_back({tokens, rank});
+                pieces[static_cast<std::size_t>(part - parts.begin())].push_back({tokens, rank, place});
+                place += tokens.size();
             }
         }
+    }
     for (auto& of_part : pieces)
         std::ranges::sort(of_part, {}, [](const PlanPiece& piece) { return piece.tokens.begin; });
     return PlanPricer(mask, parts, prices).cost(pieces, layout.ranks());

@@ -25,21 +25,38 @@ struct LinkPrices {
     double gradient = 0;  ///< 0 in a forward pass
 };
 
+/// What is needed to know how long SMs wait at the end of a launch for its last work tiles.
+struct WavePrices {
+    int sms = 0;                 ///< 0: they do not wait
+    std::int64_t heads = 1;      ///< work tiles for each tile of rows, or of keys: heads times batch elements
+    std::int64_t group = 1;      ///< query heads for each head of keys
+    bool by_keys = false;        ///< work tiles are tiles of keys, not of rows
+    std::int64_t tile_keys = 1;  ///< keys of a tile
+    double head_bytes = 0;       ///< of a key and its value, of one head
+    double work_tile = 0;        ///< seconds of a work tile on its SM
+    double tile = 0;             ///< seconds of each full tile in it
+    friend bool operator==(const WavePrices&, const WavePrices&) = default;
+};
+
 /// Prices of one pass on one rank, in seconds, over all heads and batch elements. Each comment says what is counted.
 struct PassPrices {
     double pair = 0;   ///< for each visible pair
     double row = 0;    ///< for each query row, besides its pairs: tiles that are not full, loads and stores of tiles
     double piece = 0;  ///< for each piece
     double again = 0;  ///< for each row of a rank that attends to another rank's keys: its state is stored and resumed
-    double owner = 0;  ///< for each group of other ranks whose keys it attends to: a launch, and SMs that wait
-    double visit = 0;  ///< for each pair of a row and a group of other ranks that own keys of the row's part
+    double owner = 0;  ///< for each launch for keys of other ranks
+    double visit = 0;  ///< for each pair of a row and a launch for other ranks' keys of the row's part
     double key = 0;    ///< for each key that it receives
     double sum = 0;    ///< for each other rank that returns gradients to it
     double sum_key = 0;              ///< for each key whose gradient comes back
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
-    /// Rows of a tile of the kernel. A piece of a part that is cut costs so many more rows unless it is whole tiles,
-    /// because its tiles are filled up with rows that see other keys. 0: there are no tiles.
-    std::int64_t tile_rows = 0;
+    std::int64_t tile_rows = 0;      ///< rows of a tile of the kernel; 0: tiles are not counted
+    double cut = 0;                  ///< what a tile that the mask cuts costs above a full one, divided by a full one
+    double hidden = 0;               ///< pairs that tiles compute for each row besides those that it sees
+    /// All prices are for the clock that power leaves a kernel of full tiles, relative to the highest one: no rank has
+    /// a higher clock than 1.
+    double clock = 1;
+    WavePrices waves{};  ///< of launches for other ranks' keys
     friend bool operator==(const PassPrices&, const PassPrices&) = default;
 };
 
@@ -49,8 +66,8 @@ struct PlanPrices {
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
     std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
     /// A key that several ranks of a host see crosses the network once, to the rank with its owner's number in that
-    /// host, which passes it on. A rank attends to the keys of all other ranks of a host in one launch: such ranks are
-    /// a group. Without this, every rank is a group of its own.
+    /// host, which passes it on. A rank attends to the keys of a group of hosts in one launch, see seen_group().
+    /// Without this, it has a launch for each other rank.
     bool crosses_once = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
 
@@ -87,9 +104,9 @@ struct PlanCost {
 /// Throws Error unless all runs of the layout have stride 1.
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices);
 
-/// Makes a plan, as docs/how-to/packed-documents.md describes it. Every rank gets the same number of tokens. `name`
-/// becomes the name of the layout. The same arguments always give the same layout. Throws Error unless the number of
-/// tokens is a multiple of `ranks`.
+/// Makes a plan, as docs/how-to/packed-documents.md describes it.
+/// Every rank gets the same number of tokens. `name` becomes the name of the layout. The same arguments always give the
+/// same layout. Throws Error unless the number of tokens is a multiple of `ranks`.
 Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name = "planned");
 
 }  // namespace ringlab::layouts

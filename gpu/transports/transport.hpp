@@ -36,8 +36,9 @@ struct Message {
 /// order.
 ///
 /// The issuer calls can_send() or can_complete_receive() before it enqueues, and does something else if the answer is
-/// no. So a stream only waits for work that has been enqueued already. This is necessary because streams share hardware
-/// queues: a stream that waits for later work can block the queue for that very work.
+/// no. So a stream only waits for work that has been enqueued already, except by FabricOptions::wait_for_senders. This
+/// is necessary because streams share hardware queues: a stream that waits for later work can block the queue for that
+/// very work.
 class Transport {
 public:
     virtual ~Transport() = default;
@@ -118,6 +119,10 @@ public:
 struct FabricOptions {
     layouts::RingGroup group;
     Clock::duration timeout = std::chrono::minutes(1);
+    /// Whether a message with an arrival flag is awaited only when its sender has enqueued it. If not, hosts need not
+    /// keep step. Then every rank must have an issuing thread of its own, and have launched all kernels before: the
+    /// first launch of a kernel may wait for an idle device, which may be waiting for a peer whose host waits likewise.
+    bool wait_for_senders = true;
 };
 
 /// Global rank `from` sends to global rank `to` on a channel.

@@ -325,6 +325,11 @@ void write_value(cudaStream_t stream, std::uint32_t* address, std::uint32_t valu
 void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value) {
     of(stream).push({[=] { return static_cast<std::int32_t>(*address - value) >= 0; }, {}, {}});
 }
+void exchange_value(cudaStream_t stream, std::span<std::uint32_t* const> written,
+                    std::span<const std::uint32_t* const> awaited, std::uint32_t value) {
+    for (auto* const address : written) write_value(stream, address, value);
+    for (const auto* const address : awaited) wait_for_value(stream, address, value);
+}
 
 /// As a kernel waits: until there is the value, or `late` is not 0. For fake_kernels.cpp.
 void wait_in_kernel(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value, const std::uint32_t* late) {

@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int device_count = 4;
-thread_local int current_device = 0;
+thread_local int current_device = 0, recorded_by_thread = 0;
 
 /// Of all streams and events.
 std::mutex mutex;
@@ -259,6 +259,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     auto state = of(event);
     std::uint64_t recorded = 0;
+    ++recorded_by_thread;
     {
         const std::lock_guard lock(mutex);
         recorded = ++state->recorded;
@@ -310,6 +311,7 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 namespace ringlab::tests {
 
 void slow_down_copies(int device) { slow_device = device; }
+int events_recorded() { return recorded_by_thread; }
 void limit_allocations(int device, std::size_t bytes) {
     most_bytes = bytes;
     limited_device = device;

@@ -219,8 +219,7 @@ public:
     }
 
     bool can_complete_receive(const Message& message) const override {
-        if (message.has_arrival_flag && !directory_.options.wait_for_senders && !shares_queues_with(message.peer))
-            return true;
+        if (message.may_be_awaited_early && !shares_queues_with(message.peer)) return true;
         const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.channel)];
         return is_at_least(counts.sent.load(std::memory_order_acquire), counts.posted.load(std::memory_order_relaxed));
     }

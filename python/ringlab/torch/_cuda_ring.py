@@ -39,8 +39,11 @@ class CudaRing:
 
     def _allocate(self, _, size, stream):
         try:
-            # As torch.cuda.caching_allocator_alloc() does, which changes the device first: the library has done so.
-            return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
+            if torch.cuda.current_device() == self.device.index:
+                # As the function below, which changes the device first and back: that takes longer than all of it.
+                return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
+            # PyTorch may see another device than the library, which has its own current one.
+            return torch.cuda.caching_allocator_alloc(size, self.device, stream or 0)
         except BaseException as error:  # noqa: BLE001, the library says that there is no memory
             self._ring.note(error)
             return None

@@ -18,28 +18,36 @@ namespace {
 /// Backward: block after block, half of the kv heads at a time. The gradient of a half travels one step behind it, and
 /// the attend of each rank adds to the gradient that has arrived. The gradient of the first half starts with the
 /// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
-/// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. With short
-/// blocks gradients would wait for each other longer than a launch takes. So there the backward pass has a launch for
-/// each step, as in the ring, but the rank's own block comes last. The gradient of each block is then on its last hop,
-/// to its owner, while the owner attends to it, and it makes one hop less than in the ring.
+/// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. Short blocks go
+/// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
+///
+/// `joined-ring:steps` has another backward pass by steps, whatever the length of blocks: the rank's own block comes
+/// last. The gradient of each block is then on its last hop, to its owner, while the owner attends to it, and it makes
+/// one hop less than in the ring. The first attend waits for a block in turn.
 class JoinedRing : public RingSchedule {
 public:
     /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
-    /// launch. 0: the schedule chooses.
+    /// launch. 0: the schedule chooses. `own_last`: the backward pass goes by steps, the own block last.
     JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-               int groups)
-        : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(groups)) {
+               int groups, bool own_last)
+        : RingSchedule(problem, mask, layout, options),
+          groups_(head_groups_of_fused_launch(groups)),
+          own_last_(own_last && options.pass == Pass::backward) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         const auto tokens = layout.largest_shard();
-        constexpr std::int64_t long_enough = 4096;  // on four H200 8Ki tokens gain 2 %, 2Ki lose 12 %
-        unfused_ = options.pass == Pass::backward && groups == 0 && tokens < long_enough;
-        if (unfused_) {
+        if (own_last_) {
             if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
             if (ranks() == 1) return;
             add_slots(Pool::kv, std::min(2, ranks() - 1), heads, tokens);
             add_slots(Pool::dkv, ranks() == 2 ? 2 : 4, heads, tokens, options.gradient_dtype);
+            return;
+        }
+        constexpr std::int64_t long_enough = 4096;  // on four H200 8Ki tokens gain 2 %, 2Ki lose 12 %
+        unfused_ = options.pass == Pass::backward && groups == 0 && tokens < long_enough;
+        if (unfused_) {
+            add_ring_slots(ranks(), query_heads().count(), heads, largest_rows(), tokens);
             return;
         }
         if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
@@ -56,7 +64,8 @@ public:
         self.size = ranks();
         self.heads = kv_heads();
         self.rows = rows_of(rank, query_heads());
-        if (unfused_) return backward_by_steps(self);
+        if (own_last_) return backward_by_steps(self);
+        if (unfused_) return backward(self);
         return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
     }
 
@@ -315,19 +324,22 @@ private:
     }
 
     int groups_;  // number of equal groups of kv heads
+    bool own_last_;
     bool unfused_ = false;
     bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_joined_ring(
-    "joined-ring", "joined-ring[:GROUPS]",
+    "joined-ring", "joined-ring[:GROUPS|:steps]",
     "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
-    "pass; without GROUPS the backward pass of short blocks has a launch for each step",
-    {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4"},
+    "pass; without GROUPS the backward pass of short blocks is an ordinary ring; with steps every backward pass has a "
+    "launch for each block, the rank's own last",
+    {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4", "joined-ring:steps"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int groups = parse_head_groups(arguments, problem);
-        return std::make_unique<JoinedRing>(problem, mask, layout, options, groups);
+        const bool own_last = arguments == "steps";
+        const int groups = own_last ? 0 : parse_head_groups(arguments, problem);
+        return std::make_unique<JoinedRing>(problem, mask, layout, options, groups, own_last);
     });
 
 }  // namespace

@@ -38,8 +38,9 @@ boost::test_tools::assertion_result has_four_gpus(boost::unit_test::test_unit_id
 int gpu_count() { return static_cast<int>(std::min<std::size_t>(gpu::devices().size(), 8)); }
 
 // A sample, one of each way that messages travel: on one GPU executor_test.cpp has all schedules.
-const std::vector<std::string> schedule_names{"ring",   "all-gather:2", "pull:2",     "seen",        "bidirectional",
-                                              "pass-q", "ulysses:2",    "merge:tree", "joined-ring", "joined-ring:2"};
+const std::vector<std::string> schedule_names{
+    "ring",       "all-gather:2",      "pull:2",       "seen", "bidirectional", "pass-q", "ulysses:2",
+    "merge:tree", "joined-ring:steps", "joined-ring:2"};
 
 BOOST_AUTO_TEST_SUITE(multi_gpu, *boost::unit_test::precondition(has_several_gpus))
 

@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_SUITE(ready_rings)
 // The caller draws new tensors and reads results on its own stream, and no host waits in between.
 BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
                      data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
-                                 "joined-merge", "joined-ring"}) *
+                                 "joined-merge", "joined-ring:steps"}) *
                          data::make({1, 2, 3}),
                      algorithm, ranks) {
     const auto threads = make_thread_team(ranks);
@@ -143,8 +143,8 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
 
 // Each costs the host time. Of two ranks' forward pass: where it begins and ends on the caller's stream, where messages
 // may begin and end, and where the pass ends.
-BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them, data::make({"ring", "joined-ring"}),
-                     algorithm) {
+BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them,
+                     data::make({"ring", "joined-ring:steps"}), algorithm) {
     const auto threads = make_thread_team(2);
     std::atomic<int> most = 0, least = 1000;
     threads->run([&](int member) {

@@ -216,10 +216,10 @@ BOOST_DATA_TEST_CASE(a_joined_ring_joins_all_attends_but_of_short_blocks_backwar
 }
 
 // The ring's gradients make as many hops as it has ranks, and the last one begins after the last attend.
-BOOST_DATA_TEST_CASE(short_blocks_of_a_joined_ring_send_gradients_home_while_their_owner_attends, data::make({2, 3, 5}),
+BOOST_DATA_TEST_CASE(a_joined_ring_by_steps_sends_gradients_home_while_their_owner_attends, data::make({2, 3, 5}),
                      ranks) {
     const auto c = exact_case("causal", "zigzag", 12 * ranks, ranks);
-    for (const std::string algorithm : {"ring", "joined-ring"}) {
+    for (const std::string algorithm : {"ring", "joined-ring:steps"}) {
         int rank = 0;
         for (const auto& ops : written(*schedule_of(c, {.schedule = algorithm, .pass = Pass::backward}))) {
             int hops = 0;
@@ -230,7 +230,7 @@ BOOST_DATA_TEST_CASE(short_blocks_of_a_joined_ring_send_gradients_home_while_the
                 if (sends) last_send = i;
                 if (ops[i].kind == OpKind::attend) last_attend = i;
             }
-            const bool joined = algorithm == "joined-ring";
+            const bool joined = algorithm == "joined-ring:steps";
             BOOST_TEST(hops == (joined ? ranks - 1 : ranks));
             BOOST_TEST((last_send < last_attend) == joined);
             BOOST_TEST((ops[last_attend].part.block == rank) == joined);
@@ -317,7 +317,7 @@ BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
         BOOST_TEST(schedule_of(c, {.schedule = "joined-ring"})->scratch_bytes() == (ranks - 1) * kv);
         BOOST_TEST(schedule_of(c, {.schedule = "joined-ring:1", .pass = Pass::backward})->scratch_bytes() ==
                    (ranks - 1) * kv + 2 * dkv);
-        BOOST_TEST(schedule_of(c, {.schedule = "joined-ring", .pass = Pass::backward})->scratch_bytes() ==
+        BOOST_TEST(schedule_of(c, {.schedule = "joined-ring:steps", .pass = Pass::backward})->scratch_bytes() ==
                    (ranks == 2 ? kv + 2 * dkv : 2 * kv + 4 * dkv));
     }
     BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);

@@ -3,6 +3,8 @@
 #include "gpu/device/cuda_check.hpp"
 #include "layouts/basics/require.hpp"
 
+#include <vector>
+
 namespace ringlab::gpu {
 namespace {
 
@@ -38,6 +40,29 @@ void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint
         reinterpret_cast<decltype(&cuStreamWaitValue32)>(driver_function("cuStreamWaitValue32"));
     require_done(function(stream, reinterpret_cast<CUdeviceptr>(address), value, CU_STREAM_WAIT_VALUE_GEQ),
                  "wait for a value in a stream");
+}
+
+void exchange_value(cudaStream_t stream, std::span<std::uint32_t* const> written,
+                    std::span<const std::uint32_t* const> awaited, std::uint32_t value) {
+    static const auto function = reinterpret_cast<decltype(&cuStreamBatchMemOp)>(driver_function("cuStreamBatchMemOp"));
+    std::vector<CUstreamBatchMemOpParams> operations(written.size() + awaited.size());
+    auto operation = operations.begin();
+    for (auto* const address : written) {
+        auto& write = (operation++)->writeValue;
+        write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        write.address = reinterpret_cast<CUdeviceptr>(address);
+        write.value = value;
+        write.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+    }
+    for (const auto* const address : awaited) {
+        auto& wait = (operation++)->waitValue;
+        wait.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+        wait.address = reinterpret_cast<CUdeviceptr>(address);
+        wait.value = value;
+        wait.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    }
+    require_done(function(stream, static_cast<unsigned>(operations.size()), operations.data(), 0),
+                 "write and wait for values in a stream");
 }
 
 }  // namespace ringlab::gpu

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 namespace ringlab::gpu {
 
@@ -16,5 +17,9 @@ void write_value(cudaStream_t stream, std::uint32_t* address, std::uint32_t valu
 
 /// Enqueues a wait on `stream` until device memory has `value` or more, compared as a number that wraps around.
 void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value);
+
+/// In one call: enqueues a write of `value` to each of `written`, then waits until all of `awaited` have it or more.
+void exchange_value(cudaStream_t stream, std::span<std::uint32_t* const> written,
+                    std::span<const std::uint32_t* const> awaited, std::uint32_t value);
 
 }  // namespace ringlab::gpu

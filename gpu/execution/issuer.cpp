@@ -9,7 +9,11 @@ namespace ringlab::gpu {
 
 using layouts::OpKind;
 
-PassEvents::PassEvents(std::size_t instructions, bool timeline) {
+PassEvents::PassEvents(std::size_t instructions, Use use)
+    : timed(use != Use::ordering),
+      start(timed ? Event::Use::timing : Event::Use::ordering),
+      finish(timed ? Event::Use::timing : Event::Use::ordering) {
+    const bool timeline = use == Use::timeline;
     for (std::size_t i = 0; i < instructions; ++i) {
         if (timeline) begin.emplace_back(Event::Use::timing);
         end.emplace_back(timeline ? Event::Use::timing : Event::Use::ordering);
@@ -18,17 +22,33 @@ PassEvents::PassEvents(std::size_t instructions, bool timeline) {
 
 void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events) {
     pass_ = which;
-    passes_.assign(ranks_.size(), {});
+    auto& passes = by_pass_[static_cast<std::size_t>(which)];
+    passes.resize(ranks_.size());
+    passes_ = passes;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         auto& pass = passes_[rank];
-        pass.program = &ranks_[rank].work->program(which);
         pass.events = events[rank];
-        pass.issued.resize(pass.program->code.size());
-        pass.lanes.resize(ranks_[rank].lanes.size());
-        for (std::size_t i = 0; i < pass.program->code.size(); ++i)
-            pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
-        if (!ranks_[rank].work->is_one_launch(which)) mark(rank);
+        if (!pass.program || pass.timeline != pass.events->is_timeline()) plan(rank, pass);
+        pass.issued.assign(pass.program->code.size(), false);
+        pass.finished = false;
+        for (auto& lane : pass.lanes) {
+            lane.issued = lane.ended = 0;
+            lane.begun = lane.posted = false;
+        }
     }
+}
+
+/// What is the same in every pass.
+void Issuer::plan(std::size_t rank, PassState& pass) const {
+    pass.program = &ranks_[rank].work->program(pass_);
+    pass.timeline = pass.events->is_timeline();
+    pass.lanes.assign(ranks_[rank].lanes.size(), {});
+    for (std::size_t i = 0; i < pass.program->code.size(); ++i)
+        pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
+    pass.awaits_early =
+        options_.await_early[static_cast<std::size_t>(pass_)] &&
+        std::ranges::all_of(pass.lanes, [](const Lane& lane) { return lane.code.size() <= most_ahead; });
+    if (!ranks_[rank].work->is_one_launch(pass_)) mark(rank, pass);
 }
 
 namespace {
@@ -42,44 +62,51 @@ void for_each_before(const layouts::Instruction& instruction, Visit visit) {
 
 }  // namespace
 
-/// Chooses the operations that get a completion event. A CUDA call costs as much as a short message. Messages with an
-/// arrival flag (Message::has_arrival_flag) therefore get an event only if another operation waits for one. In
-/// addition, each lane gets one now and then, so that the host sees how far the lane has come. The last event of a lane
-/// stands for the whole lane: only messages with arrival flags may come after it. Attends wait for these flags, so the
-/// messages have ended when the attends have.
-void Issuer::mark(std::size_t rank) {
+/// Chooses the operations that get a completion event. A CUDA call costs as much as a short message. So an operation
+/// gets an event only if one on another lane waits for it, or if it is a message without an arrival flag
+/// (Message::has_arrival_flag). In addition, each lane gets one now and then, so that the host sees how far the lane
+/// has come. The compute lane ends with the pass. The last event of another lane stands for the whole lane: only
+/// messages with arrival flags may come after it. Attends wait for these flags, so the messages have ended when the
+/// attends have.
+void Issuer::mark(std::size_t rank, PassState& pass) const {
     constexpr std::size_t now_and_then = most_ahead / 4;
-    auto& pass = passes_[rank];
     const auto& work = *ranks_[rank].work;
     const auto& code = pass.program->code;
-    const bool all = !pass.events->begin.empty() || work.checks_finite();
-    const auto nobody = code.size();
+    const bool all = pass.timeline || work.checks_finite();
+    constexpr auto nobody = end_of_pass - 1;
+    const auto computes = [&](std::size_t i) { return code[i].op.lane() == layouts::compute_lane; };
+    const auto marked_as = [&](std::size_t i) {
+        const auto* launch = work.launches(pass_).find(i);
+        return launch ? launch->attends.front() : i;
+    };
     std::vector<std::size_t> looks_at(code.size(), nobody);  // by message: the operation that computes with it
-    pass.marked.assign(code.size(), false);
+    pass.marked.assign(code.size(), all);
     pass.shown_by.assign(code.size(), nobody);
     for (std::size_t i = 0; i < code.size(); ++i) {
-        if (all || !work.has_arrival_flag(pass_, i)) pass.marked[i] = true;
+        if (!computes(i) && !work.has_arrival_flag(pass_, i)) pass.marked[i] = true;
         for_each_before(code[i], [&](std::size_t before) {
-            const auto* launch = work.launches(pass_).find(i);
-            if (!code[before].receives() || !work.has_arrival_flag(pass_, before))
-                pass.marked[before] = true;
-            else if (code[i].op.lane() == layouts::compute_lane)
-                looks_at[before] = launch ? launch->attends.front() : i;
+            if (code[before].receives() && work.has_arrival_flag(pass_, before)) {
+                if (computes(i)) looks_at[before] = marked_as(i);
+            } else if (code[before].op.lane() != code[i].op.lane()) {
+                pass.marked[before] = pass.marked[marked_as(before)] = true;
+            }
         });
     }
     for (const auto& lane : pass.lanes) {
         for (std::size_t i = now_and_then - 1; i < lane.code.size(); i += now_and_then)
             pass.marked[lane.code[i]] = true;
-        auto mark = nobody;
+        auto mark = &lane == &pass.lanes[layouts::compute_lane] ? end_of_pass : nobody;
         for (auto i = lane.code.size(); i-- > 0;) {
             const auto index = lane.code[i];
             if (pass.marked[index] || (mark == nobody && looks_at[index] == nobody)) {
                 pass.marked[index] = true;
                 mark = index;
             }
-            pass.shown_by[index] = mark == nobody ? looks_at[index] : mark;
+            pass.shown_by[index] = mark;
         }
     }
+    for (std::size_t i = 0; i < code.size(); ++i)
+        if (pass.shown_by[i] == nobody) pass.shown_by[i] = pass.shown_by[looks_at[i]];
 }
 
 void Issuer::run(const std::function<void()>& underway) {
@@ -128,11 +155,12 @@ void Issuer::issue_launch(std::size_t rank) {
     auto& pass = passes_[rank];
     const DeviceScope scope(self.device);
     const auto compute = self.lanes[layouts::compute_lane];
-    pass.events->start.record(compute);
+    if (pass.events->timed) pass.events->start.record(compute);
     self.work->clear(pass_, compute);
     self.work->launch_merging(compute);
     self.work->finish(pass_, compute);
     pass.events->finish.record(compute);
+    pass.finished = true;
     for (auto& lane : pass.lanes) lane.issued = lane.ended = lane.code.size();
 }
 
@@ -141,14 +169,13 @@ void Issuer::start(std::size_t rank) {
     auto& pass = passes_[rank];
     const DeviceScope scope(self.device);
     const auto compute = self.lanes[layouts::compute_lane];
-    pass.events->start.record(compute);
+    if (pass.events->timed) pass.events->start.record(compute);
     self.work->clear(pass_, compute);
     if (self.work->moves_rows(pass_)) self.work->start(pass_, compute);
-    // The event `finish` is not needed until the end of the pass. Until then it marks the point from which transfers
-    // may run: a lane waits for it before its first operation.
+    // A lane that transfers waits for this point before its first operation.
     const bool transfers =
         std::any_of(pass.lanes.begin() + 1, pass.lanes.end(), [](const Lane& lane) { return !lane.code.empty(); });
-    if (transfers) pass.events->finish.record(compute);
+    if (transfers) pass.events->transfers_begin.record(compute);
     if (!self.work->moves_rows(pass_)) self.work->start(pass_, compute);
 }
 
@@ -164,6 +191,7 @@ void Issuer::finish(std::size_t rank) {
     }
     self.work->finish(pass_, compute);
     pass.events->finish.record(compute);
+    pass.finished = true;
 }
 
 bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
@@ -181,13 +209,16 @@ bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
 }
 
 /// Enqueues the next operation of one lane, if one may be enqueued: the first one in schedule order. If transfers need
-/// no SMs, an operation that computes goes before them, so that a device has work as early as possible.
+/// no SMs, an operation that computes and waits for nothing goes before them, so that a device has work as early as
+/// possible. One that waits would only make the transfers late for which peers wait.
 bool Issuer::issue_next(std::size_t rank) {
     auto& pass = passes_[rank];
     const bool compute_first = !ranks_[rank].transport->takes_multiprocessors();
     const auto order = [&](const Lane& lane) {
-        const bool transfers = &lane != &pass.lanes[layouts::compute_lane];
-        return std::pair(compute_first && transfers, lane.code[lane.issued]);
+        const auto index = lane.code[lane.issued];
+        const bool can_run =
+            &lane == &pass.lanes[layouts::compute_lane] && pass.program->code[index].op.after().empty();
+        return std::pair(compute_first && !can_run, index);
     };
     std::vector<bool> tried(pass.lanes.size());
     while (true) {
@@ -248,7 +279,7 @@ void Issuer::begin(std::size_t rank, std::size_t index) {
     const auto place = static_cast<std::size_t>(pass.program->code[index].op.lane());
     const auto stream = ranks_[rank].lanes[place];
     if (auto& lane = pass.lanes[place]; place != layouts::compute_lane && !lane.begun) {
-        pass.events->finish.hold_back(stream);
+        pass.events->transfers_begin.hold_back(stream);
         lane.begun = true;
     }
     if (const auto* launch = ranks_[rank].work->launches(pass_).find(index)) {
@@ -258,7 +289,7 @@ void Issuer::begin(std::size_t rank, std::size_t index) {
     } else {
         hold_back(rank, index);
     }
-    if (!pass.events->begin.empty()) pass.events->begin[index].record(stream);
+    if (pass.timeline) pass.events->begin[index].record(stream);
 }
 
 /// Makes an instruction's lane wait for the operations on other lanes that the instruction depends on.
@@ -304,6 +335,7 @@ Message Issuer::message(std::size_t rank, std::size_t index) const {
             op.channel,
             is_overlapped(instruction),
             self.work->has_arrival_flag(pass_, index),
+            passes_[rank].awaits_early && self.work->has_arrival_flag(pass_, index),
             SlotMap::arrival_flag(pass_, receive),
             self.work->pass_number()};
 }
@@ -335,6 +367,7 @@ void Issuer::look() {
         for (auto& lane : pass.lanes) {
             const auto has_ended = [&](std::size_t index) {
                 const auto shown_by = pass.shown_by[index];
+                if (shown_by == end_of_pass) return pass.finished && pass.events->finish.done();
                 return pass.issued[shown_by] && pass.events->end[shown_by].done();
             };
             while (lane.ended < lane.issued && has_ended(lane.code[lane.ended])) {

@@ -7,17 +7,26 @@
 
 #include <array>
 #include <functional>
-#include <memory>
-#include <optional>
+#include <limits>
+#include <span>
 #include <vector>
 
 namespace ringlab::gpu {
 
-/// Time stamps of one rank in one pass; `begin` is empty where no timeline is wanted.
+/// Events of one rank's pass. Recording one costs the host a microsecond, so each use has those that it needs.
 struct PassEvents {
-    PassEvents(std::size_t instructions, bool timeline);
+    enum class Use {
+        ordering,  ///< nothing is timed
+        pass,      ///< `start` and `finish` have time stamps
+        timeline,  ///< every operation has two time stamps
+    };
+    PassEvents(std::size_t instructions, Use use);
 
-    Event start{Event::Use::timing}, finish{Event::Use::timing};
+    bool is_timeline() const { return !begin.empty(); }
+
+    bool timed;
+    Event start, finish;  // start is recorded only if `timed`
+    Event transfers_begin{Event::Use::ordering};
     std::vector<Event> begin, end;  // by instruction
 };
 
@@ -43,6 +52,10 @@ public:
     struct Options {
         layouts::RingGroup group;
         Clock::duration timeout = std::chrono::minutes(1);
+        /// By pass: whether messages may be awaited early, by layouts::ends_in_program_order(). Every rank must have an
+        /// issuing thread of its own, and have launched all kernels before: the first launch of a kernel may wait for
+        /// an idle device, which may be waiting for a peer whose host waits likewise.
+        std::array<bool, 2> await_early{};
     };
 
     Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
@@ -80,13 +93,18 @@ private:
     };
     struct PassState {
         const layouts::RankProgram* program = nullptr;
+        bool timeline = false;
+        bool awaits_early = false;  // see Options; only where no lane can be too far ahead and so change the order
+        std::vector<char> marked;   // by instruction: its end is an event
+        /// By instruction: the marked one whose end says that it has ended, too, or end_of_pass.
+        std::vector<std::size_t> shown_by;
+        // The rest is of the latest pass.
         PassEvents* events = nullptr;
-        std::vector<char> issued;           // by instruction
-        std::vector<char> marked;           // by instruction: its end is an event
-        std::vector<std::size_t> shown_by;  // by instruction: the marked one whose end says that it has ended, too
+        std::vector<char> issued;  // by instruction
         std::vector<Lane> lanes;
+        bool finished = false;  // whether all of it was enqueued
     };
-    static constexpr std::size_t most_ahead = 64;
+    static constexpr std::size_t most_ahead = 64, end_of_pass = std::numeric_limits<std::size_t>::max();
 
     void start(std::size_t rank);
     void finish(std::size_t rank);
@@ -96,7 +114,8 @@ private:
     bool may_issue(std::size_t rank, const Lane& lane) const;
     bool issue(std::size_t rank, Lane& lane);
 
-    void mark(std::size_t rank);
+    void plan(std::size_t rank, PassState& pass) const;
+    void mark(std::size_t rank, PassState& pass) const;
     void begin(std::size_t rank, std::size_t index);
     void hold_back(std::size_t rank, std::size_t index);
     void end(std::size_t rank, Lane& lane);
@@ -113,7 +132,8 @@ private:
     const Team& team_;
     Options options_;
     layouts::Pass pass_ = layouts::Pass::forward;
-    std::vector<PassState> passes_;  // by rank
+    std::array<std::vector<PassState>, 2> by_pass_;  // by rank
+    std::span<PassState> passes_;                    // those of pass_
     processes::Waiting since_progress_;
     Clock::time_point last_look_;
     Clock::duration issue_time_{};

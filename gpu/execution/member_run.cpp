@@ -200,7 +200,7 @@ private:
             std::vector<PassEvents> unwanted;
             for (const auto& rank : ranks_) {
                 const DeviceScope scope(rank.seat.device);
-                unwanted.emplace_back(rank.work->program(Pass::forward).code.size(), false);
+                unwanted.emplace_back(rank.work->program(Pass::forward).code.size(), PassEvents::Use::pass);
             }
             std::vector<PassEvents*> events;
             for (auto& one : unwanted) events.push_back(&one);
@@ -211,7 +211,8 @@ private:
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.seat.device);
             const auto& program = rank.work->program(which(pass));
-            events.push_back(&rank.events.emplace_back(program.code.size(), timeline));
+            events.push_back(&rank.events.emplace_back(program.code.size(),
+                                                       timeline ? PassEvents::Use::timeline : PassEvents::Use::pass));
             if (!options.poison) continue;
             const auto stream = rank.lane_streams[static_cast<std::size_t>(layouts::compute_lane)];
             rank.work->memory().poison(which(pass), stream);

@@ -107,7 +107,7 @@ private:
     const int rank_;
     std::vector<Stream> lanes_;  // the compute lane first
     Stream give_up_stream_;
-    PassEvents events_{0, false};
+    PassEvents events_{0, PassEvents::Use::ordering};
     TableStore tables_;
     RingExchange exchange_;
     const RingPlan::Ring of_plans_;

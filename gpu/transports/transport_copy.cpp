@@ -219,6 +219,7 @@ public:
     }
 
     bool can_complete_receive(const Message& message) const override {
+        if (message.may_be_awaited_early && !shares_queues_with(message.peer)) return true;
         const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.channel)];
         return is_at_least(counts.sent.load(std::memory_order_acquire), counts.posted.load(std::memory_order_relaxed));
     }
@@ -254,11 +255,14 @@ public:
     void meet(std::size_t flags, std::uint32_t number, cudaStream_t stream) override {
         if (!meeting_) meeting_.emplace(Meeting{Stream(), flags, 0});
         meeting_->number = number;
-        const auto world = directory_.options.group.world();
-        for (int rank = 0; rank < world; ++rank)
-            if (rank != rank_) write_value(stream, flag_of(peer(rank).address(), flags, rank_), number);
-        for (int rank = 0; rank < world; ++rank)
-            if (rank != rank_) wait_for_value(stream, flag_of(own_memory(), flags, rank), number);
+        std::vector<std::uint32_t*> of_peers;
+        std::vector<const std::uint32_t*> own;
+        for (int rank = 0; rank < directory_.options.group.world(); ++rank) {
+            if (rank == rank_) continue;
+            of_peers.push_back(flag_of(peer(rank).address(), flags, rank_));
+            own.push_back(flag_of(own_memory(), flags, rank));
+        }
+        exchange_value(stream, of_peers, own, number);
     }
 
     char* memory_of(int rank) override {
@@ -292,6 +296,11 @@ private:
         std::size_t flags;
         std::uint32_t number;
     };
+
+    /// Whether streams of both ranks may share a hardware queue: those of one process on one device.
+    bool shares_queues_with(int rank) const {
+        return !directory_.across_processes() && directory_.cards.at(rank).device == own_.device;
+    }
 
     char* own_memory() const { return static_cast<char*>(own_.address); }
     static std::uint32_t* flag_of(char* memory, std::size_t flags, int rank) {

@@ -4,7 +4,7 @@ import ctypes
 import functools
 import os
 import pathlib
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 from ringlab import _library
 
@@ -29,18 +29,13 @@ class Options(ctypes.Structure):
     _fields_ = [("sinks", c_int32), ("deterministic", c_int32)]
 
 
-class Inputs(ctypes.Structure):
-    _fields_ = [("q", _library.Tensor), ("k", _library.Tensor), ("v", _library.Tensor), ("sinks", c_void_p),
-                ("seed", c_uint64)]
-
-
 SIGNATURES = {
     "ringlab_cuda_ring_create": [POINTER(Exchange), POINTER(Allocator), c_int, c_int, c_int, c_int, c_double,
                                  POINTER(c_void_p)],
     "ringlab_cuda_plan_create": [c_void_p, POINTER(_library.Problem), POINTER(_library.Choices), POINTER(Options),
                                  POINTER(c_void_p)],
-    "ringlab_cuda_forward": [c_void_p, POINTER(Inputs)] + [c_void_p] * 4,
-    "ringlab_cuda_backward": [c_void_p, POINTER(Inputs), POINTER(_library.Tensor)] + [c_void_p] * 7,
+    "ringlab_cuda_forward": [c_void_p, c_char_p] + [c_void_p] * 4,
+    "ringlab_cuda_backward": [c_void_p, c_char_p, c_char_p] + [c_void_p] * 7,
 }
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import pathlib
+import struct
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 VERSION = 2
@@ -40,12 +41,9 @@ class Transport(ctypes.Structure):
     _fields_ = [("context", c_void_p), ("send", SEND), ("receive", RECEIVE), ("stop", STOP)]
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("strides", c_int64 * 4)]
-
-
-class Inputs(ctypes.Structure):
-    _fields_ = [("q", Tensor), ("k", Tensor), ("v", Tensor), ("sinks", c_void_p), ("seed", c_uint64)]
+# Those that every call fills are packed: ctypes takes several times as long to fill a structure.
+TENSOR = struct.Struct("=Q4q")  # data, strides
+INPUTS = struct.Struct("=Q4qQ4qQ4qQQ")  # q, k, v, sinks, seed; of ringlab_cuda.h, too
 
 
 class Expected(ctypes.Structure):
@@ -69,8 +67,8 @@ SIGNATURES = {
     "ringlab_positions": [POINTER(Choices), c_int, c_int, c_void_p, c_int64, POINTER(c_int64)],
     "ringlab_plan_create": [POINTER(Problem), POINTER(Choices), POINTER(c_void_p)],
     "ringlab_ring_create": [POINTER(Transport), c_int, c_int, c_double, POINTER(c_void_p)],
-    "ringlab_forward": [c_void_p, c_void_p, POINTER(Inputs), c_void_p, c_void_p, c_void_p],
-    "ringlab_backward": [c_void_p, c_void_p, POINTER(Inputs), POINTER(Tensor)] + [c_void_p] * 6,
+    "ringlab_forward": [c_void_p, c_void_p, c_char_p, c_void_p, c_void_p, c_void_p],
+    "ringlab_backward": [c_void_p, c_void_p, c_char_p, c_char_p] + [c_void_p] * 6,
     "ringlab_spans": [c_void_p, c_void_p, c_int64, POINTER(c_int64)],
     "ringlab_all_gather_create": [c_int, c_size_t, c_void_p, POINTER(c_void_p)],
     "ringlab_all_gather_open": [c_void_p, c_int, c_int, c_size_t, POINTER(c_void_p)],

@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int device_count = 4;
-thread_local int current_device = 0;
+thread_local int current_device = 0, recorded_by_thread = 0;
 
 /// Of all streams and events.
 std::mutex mutex;
@@ -259,6 +259,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     auto state = of(event);
     std::uint64_t recorded = 0;
+    ++recorded_by_thread;
     {
         const std::lock_guard lock(mutex);
         recorded = ++state->recorded;
@@ -310,6 +311,7 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 namespace ringlab::tests {
 
 void slow_down_copies(int device) { slow_device = device; }
+int events_recorded() { return recorded_by_thread; }
 void limit_allocations(int device, std::size_t bytes) {
     most_bytes = bytes;
     limited_device = device;
@@ -324,6 +326,11 @@ void write_value(cudaStream_t stream, std::uint32_t* address, std::uint32_t valu
 }
 void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value) {
     of(stream).push({[=] { return static_cast<std::int32_t>(*address - value) >= 0; }, {}, {}});
+}
+void exchange_value(cudaStream_t stream, std::span<std::uint32_t* const> written,
+                    std::span<const std::uint32_t* const> awaited, std::uint32_t value) {
+    for (auto* const address : written) write_value(stream, address, value);
+    for (const auto* const address : awaited) wait_for_value(stream, address, value);
 }
 
 /// As a kernel waits: until there is the value, or `late` is not 0. For fake_kernels.cpp.

@@ -11,6 +11,9 @@ void slow_down_copies(int device);
 /// From now on no allocation on this device may be larger; -1: on none.
 void limit_allocations(int device, std::size_t bytes = 0);
 
+/// How many events this thread has recorded so far.
+int events_recorded();
+
 /// How many attends have begun so far before their work list was on the device.
 int attends_without_work_list();
 

@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_SUITE(ready_rings)
 // The caller draws new tensors and reads results on its own stream, and no host waits in between.
 BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
                      data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
-                                 "joined-merge"}) *
+                                 "joined-merge", "joined-ring:steps"}) *
                          data::make({1, 2, 3}),
                      algorithm, ranks) {
     const auto threads = make_thread_team(ranks);
@@ -139,6 +139,33 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
         for (const auto& step : seen) wrong += step != Seen{};  // kernels here write a 0
     });
     BOOST_TEST(wrong == 0);
+}
+
+// Each costs the host time. Of two ranks' forward pass: where it begins and ends on the caller's stream, where messages
+// may begin and end, and where the pass ends.
+BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them,
+                     data::make({"ring", "joined-ring:steps"}), algorithm) {
+    const auto threads = make_thread_team(2);
+    std::atomic<int> most = 0, least = 1000;
+    threads->run([&](int member) {
+        const DeviceScope scope(member);
+        ProcessTeam process(*threads, member);
+        ReusedMemory memory;
+        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
+        const auto plan = make_plan(ring, 2, algorithm);
+        const Stream caller;
+        Shard shard;
+        const auto tensors = shard.tensors();
+        ring.run(plan, Pass::forward, tensors, 0, caller);
+        const int before = tests::events_recorded();
+        ring.run(plan, Pass::forward, tensors, 0, caller);
+        most = std::max<int>(most, tests::events_recorded() - before);
+        least = std::min<int>(least, tests::events_recorded() - before);
+        caller.synchronize();
+        ring.disconnect();
+    });
+    BOOST_TEST(most == 5);
+    BOOST_TEST(least == 5);
 }
 
 // Every step has a plan of its own, of three schedules, which use the same memory. It is gone before its passes have

@@ -180,8 +180,8 @@ BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make(
         const auto passes = make_passes(algorithm, ranks);
         std::atomic<int> sent = 0;
         const auto team = make_thread_team(ranks);
-        const auto make_fabric = [&](Team& members, const FabricOptions& how, const PassPrograms& programs) {
-            return std::make_unique<CountingFabric>(make_copy_fabric(members, how, programs), sent);
+        const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
+            return std::make_unique<CountingFabric>(make_copy_fabric(members, how, routes), sent);
         };
         auto options = options_for(TransportKind::copy, ranks);
         options.timeout = std::chrono::seconds(10);

@@ -215,6 +215,30 @@ BOOST_DATA_TEST_CASE(a_joined_ring_joins_all_attends_but_of_short_blocks_backwar
     }
 }
 
+// The ring's gradients make as many hops as it has ranks, and the last one begins after the last attend.
+BOOST_DATA_TEST_CASE(a_joined_ring_by_steps_sends_gradients_home_while_their_owner_attends, data::make({2, 3, 5}),
+                     ranks) {
+    const auto c = exact_case("causal", "zigzag", 12 * ranks, ranks);
+    for (const std::string algorithm : {"ring", "joined-ring:steps"}) {
+        int rank = 0;
+        for (const auto& ops : written(*schedule_of(c, {.schedule = algorithm, .pass = Pass::backward}))) {
+            int hops = 0;
+            std::size_t last_attend = 0, last_send = 0;
+            for (std::size_t i = 0; i < ops.size(); ++i) {
+                const bool sends = ops[i].kind == OpKind::send && ops[i].pool == Pool::dkv;
+                hops += sends;
+                if (sends) last_send = i;
+                if (ops[i].kind == OpKind::attend) last_attend = i;
+            }
+            const bool joined = algorithm == "joined-ring:steps";
+            BOOST_TEST(hops == (joined ? ranks - 1 : ranks));
+            BOOST_TEST((last_send < last_attend) == joined);
+            BOOST_TEST((ops[last_attend].part.block == rank) == joined);
+            ++rank;
+        }
+    }
+}
+
 // What a device relies on that runs such a pass as one launch: Schedule::is_one_launch().
 BOOST_AUTO_TEST_CASE(a_pass_that_may_be_one_launch_serves_others_before_its_own_rows_and_writes_every_slot_once) {
     int found = 0;
@@ -293,6 +317,8 @@ BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
         BOOST_TEST(schedule_of(c, {.schedule = "joined-ring"})->scratch_bytes() == (ranks - 1) * kv);
         BOOST_TEST(schedule_of(c, {.schedule = "joined-ring:1", .pass = Pass::backward})->scratch_bytes() ==
                    (ranks - 1) * kv + 2 * dkv);
+        BOOST_TEST(schedule_of(c, {.schedule = "joined-ring:steps", .pass = Pass::backward})->scratch_bytes() ==
+                   (ranks == 2 ? kv + 2 * dkv : 2 * kv + 4 * dkv));
     }
     BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);
 }

@@ -82,8 +82,8 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         narrow = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
-    o, lse, _, _ = _op.attend(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
-                              *numbers, deterministic, bool(dropout) and dropout_seed is None)
+    o, lse = _op.attend(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
+                        *numbers, deterministic, bool(dropout) and dropout_seed is None)
     if packed:
         o, lse = o.squeeze(0), lse.squeeze(0)
     return (split_again(o), split_again(lse.detach())) if return_lse else split_again(o)

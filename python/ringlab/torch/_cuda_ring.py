@@ -39,6 +39,10 @@ class CudaRing:
 
     def _allocate(self, _, size, stream):
         try:
+            if torch.cuda.current_device() == self.device.index:
+                # As the function below, which changes the device first and back: that takes longer than all of it.
+                return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
+            # PyTorch may see another device than the library, which has its own current one.
             return torch.cuda.caching_allocator_alloc(size, self.device, stream or 0)
         except BaseException as error:  # noqa: BLE001, the library says that there is no memory
             self._ring.note(error)
@@ -53,9 +57,21 @@ class CudaRing:
         _cuda.library().ringlab_cuda_ring_held(self._handle, byref(device), byref(host))
         return device.value, host.value
 
+    def known_plan(self, *what):
+        """The handle of one of the latest plans, or None."""
+        key = self._key(*what)
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
+
+    @staticmethod
+    def _key(problem, chosen, files, sinks, deterministic):
+        return problem, chosen, tuple(files), sinks, deterministic
+
     def plan(self, problem, chosen, files, sinks, deterministic):
         """The plan's handle: one of the latest, or a new one. Raises Refused, on all ranks, if one cannot have it."""
-        key = (problem, chosen, tuple(files), sinks, deterministic)
+        key = self._key(problem, chosen, files, sinks, deterministic)
         plan = self._plans.get(key)
         if plan is None:
             while len(self._plans) >= MOST_PLANS:

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import itertools
 import threading
-from ctypes import byref
 from typing import Optional
 
 import torch
@@ -188,8 +187,8 @@ class _Call:
         problem, chosen = meaning.of_ranks(lengths)
         self.on_cuda, self._device, self._what = q.is_cuda, q.device, (problem, chosen)
         if self.on_cuda:
-            self.plan = self.ring.pass_(lambda: self.ring.cuda(q.device).plan(
-                problem, chosen, meaning.files, meaning.sinks, meaning.deterministic))
+            self.plan = self.ring.cuda_plan(q.device, problem, chosen, meaning.files, meaning.sinks,
+                                            meaning.deterministic)
         else:
             self.plan = _plans.get(problem, chosen, meaning.files)
         if meaning.layout.startswith("file:"):
@@ -198,24 +197,27 @@ class _Call:
                 if share != length:
                     raise Refused(f"rank {rank} brings {length} tokens; layout {meaning.layout} gives it {share}")
         self._kept = []  # until the library has been called
-        own_sinks = None
+        own_sinks = 0
         if sinks is not None:
             self._kept.append(sinks.detach().to(torch.float32 if self.on_cuda else torch.float64).contiguous())
             own_sinks = self._kept[-1].data_ptr()
-        inputs = _cuda.Inputs if self.on_cuda else _library.Inputs
-        self._inputs = inputs(*(self._tensor(x) for x in (q, k, v)), own_sinks, self.seed & (2**64 - 1))
+        q, k, v = self._suited(q), self._suited(k), self._suited(v)
+        self._inputs = _library.INPUTS.pack(q.data_ptr(), *q.stride(), k.data_ptr(), *k.stride(), v.data_ptr(),
+                                            *v.stride(), own_sinks, self.seed & (2**64 - 1))
 
-    def _tensor(self, x):
+    def _suited(self, x):
+        """The tensor, or a copy that the library takes."""
         if self.on_cuda and not _suits_kernels(x):
             x = x.clone(memory_format=torch.contiguous_format)
             self._kept.append(x)
-        return _library.Tensor(x.data_ptr(), tuple(x.stride()))
+        return x
 
     def forward(self, o, exact, lse):
         self._pass("forward", o, exact, lse)
 
     def backward(self, dout, exact, lse, dq, dk, dv, dsinks):
-        self._pass("backward", byref(self._tensor(dout)), exact, lse, dq, dk, dv, dsinks)
+        dout = self._suited(dout)
+        self._pass("backward", _library.TENSOR.pack(dout.data_ptr(), *dout.stride()), exact, lse, dq, dk, dv, dsinks)
 
     def _pass(self, which, *arguments):
         arguments = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
@@ -223,10 +225,11 @@ class _Call:
         if recording:
             recording.begin(which, *self._what)
         if self.on_cuda:
-            stream = torch.cuda.current_stream(self._device).cuda_stream
-            self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan, byref(self._inputs), *arguments, stream)
+            # torch.cuda.current_stream() makes an object first, which takes longer than most of a call.
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+            self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan, self._inputs, *arguments, stream)
         else:
-            self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, byref(self._inputs),
+            self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, self._inputs,
                             *arguments)
             if recording:
                 recording.end(_library.spans(self.ring.handle))
@@ -241,10 +244,13 @@ def _suits_kernels(x):
         for size, stride in zip(x.shape[:-1], x.stride()))
 
 
+_no_label = contextlib.nullcontext()
+
+
 def _label(which, q, k, v, cu_seqlens, mask, layout, schedule, group, *_):
     """A range of the profiler; of NVTX under torch.autograd.profiler.emit_nvtx()."""
     if not torch.autograd._profiler_enabled():
-        return contextlib.nullcontext()
+        return _no_label
     shapes = ", ".join(f"{name} {'x'.join(map(str, x.shape))}" for name, x in (("q", q), ("k", k), ("v", v)))
     documents = "" if cu_seqlens is None else "+documents"
     return torch.profiler.record_function(
@@ -293,7 +299,8 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Op
     with _label("backward", q, k, v, cu_seqlens, *named):
         call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, named)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        dsinks = q.new_empty(0 if sinks is None else q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
+        dsinks = None if sinks is None else q.new_empty(
+            q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
         call.backward(dout.to(q.dtype), o.contiguous(), lse.contiguous(), dq, dk, dv, dsinks)
         return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.to(sinks.dtype)
 
@@ -340,9 +347,10 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *inputs):
         output = _attention(*inputs)
-        ctx.mark_non_differentiable(*output[1:])
+        o, lse, *_ = output
+        ctx.mark_non_differentiable(lse)
         _keep(ctx, inputs, output)
-        return output
+        return o, lse  # each further one would take autograd as long as an operation
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -356,10 +364,10 @@ def _is_plain(x):
 
 
 def attend(*inputs):
-    """As attention()."""
+    """o and lse of attention()."""
     tensors = inputs[:6]
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, tensors)):
-        return attention(*inputs)
+        return attention(*inputs)[:2]
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         return _Eager.apply(*inputs)
-    return _attention(*inputs)
+    return _attention(*inputs)[:2]

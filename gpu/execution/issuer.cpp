@@ -45,9 +45,6 @@ void Issuer::plan(std::size_t rank, PassState& pass) const {
     pass.lanes.assign(ranks_[rank].lanes.size(), {});
     for (std::size_t i = 0; i < pass.program->code.size(); ++i)
         pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
-    pass.awaits_early =
-        options_.await_early[static_cast<std::size_t>(pass_)] &&
-        std::ranges::all_of(pass.lanes, [](const Lane& lane) { return lane.code.size() <= most_ahead; });
     if (!ranks_[rank].work->is_one_launch(pass_)) mark(rank, pass);
 }
 
@@ -335,7 +332,6 @@ Message Issuer::message(std::size_t rank, std::size_t index) const {
             op.channel,
             is_overlapped(instruction),
             self.work->has_arrival_flag(pass_, index),
-            passes_[rank].awaits_early && self.work->has_arrival_flag(pass_, index),
             SlotMap::arrival_flag(pass_, receive),
             self.work->pass_number()};
 }

@@ -52,10 +52,6 @@ public:
     struct Options {
         layouts::RingGroup group;
         Clock::duration timeout = std::chrono::minutes(1);
-        /// By pass: whether messages may be awaited early, by layouts::ends_in_program_order(). Every rank must have an
-        /// issuing thread of its own, and have launched all kernels before: the first launch of a kernel may wait for
-        /// an idle device, which may be waiting for a peer whose host waits likewise.
-        std::array<bool, 2> await_early{};
     };
 
     Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
@@ -94,7 +90,6 @@ private:
     struct PassState {
         const layouts::RankProgram* program = nullptr;
         bool timeline = false;
-        bool awaits_early = false;  // see Options; only where no lane can be too far ahead and so change the order
         std::vector<char> marked;   // by instruction: its end is an event
         /// By instruction: the marked one whose end says that it has ended, too, or end_of_pass.
         std::vector<std::size_t> shown_by;

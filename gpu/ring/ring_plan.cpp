@@ -35,8 +35,6 @@ RingPlan::RingPlan(const Ring& ring, TransportKind transport, std::unique_ptr<co
     for (const auto& schedule : schedules_)
         programs_.push_back(layouts::resolve(*schedule, nccl ? layouts::Fetches::served : layouts::Fetches::one_sided));
     if (nccl) layouts::pace_messages(programs_[index(Pass::backward)]);  // as the executor does
-    for (std::size_t pass = 0; pass < programs_.size(); ++pass)
-        await_early_[pass] = layouts::ends_in_program_order(programs_[pass]);
     rows_travel_ = messages_carry_rows(programs_);
     const auto& p = schedule(Pass::forward).problem();
     const auto& mask = schedule(Pass::forward).mask().name();
@@ -102,7 +100,7 @@ void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
     tables_->flush();
     const IssuedRank issued{rank_, 0, rank_, ring_.device, work_.get(), &exchange.transport(), lanes};
     issuer_ = std::make_unique<Issuer>(std::vector{issued}, ring_.team,
-                                       Issuer::Options{{.ring = ring_.team.size()}, ring_.timeout, await_early_});
+                                       Issuer::Options{{.ring = ring_.team.size()}, ring_.timeout});
     generation_ = exchange.generation();
 }
 

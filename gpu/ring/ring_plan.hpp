@@ -64,7 +64,6 @@ private:
     std::vector<layouts::Program> programs_;                             // by pass
     std::array<std::string, 2> kernels_;                                 // by pass
     bool rows_travel_ = false;                                           // in messages
-    std::array<bool, 2> await_early_{};                                  // by pass, see Issuer::Options
     int generation_ = 0;  // of the exchange memory, for which everything below is
     std::unique_ptr<PlanTables> tables_;
     std::unique_ptr<Rank> work_;

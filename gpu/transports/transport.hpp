@@ -24,9 +24,6 @@ struct Message {
     /// The sender sets an arrival flag: it writes `number` at byte `flag` of the receiver's exchange memory behind the
     /// message. Only if the message's slot is free from the start and Fabric::senders_set_flags().
     bool has_arrival_flag = false;
-    /// With an arrival flag: the receiver may enqueue its wait before the sender has enqueued the message, so their
-    /// hosts need not keep step.
-    bool may_be_awaited_early = false;
     std::size_t flag = 0;
     std::uint32_t number = 0;
 };
@@ -39,10 +36,8 @@ struct Message {
 /// order.
 ///
 /// The issuer calls can_send() or can_complete_receive() before it enqueues, and does something else if the answer is
-/// no. So a stream only waits for work that has been enqueued already, except for messages that may be awaited early
-/// (Message::may_be_awaited_early). This
-/// is necessary because streams share hardware queues: a stream that waits for later work can block the queue for that
-/// very work.
+/// no. So a stream only waits for work that has been enqueued already. This is necessary because streams share hardware
+/// queues: a stream that waits for later work can block the queue for that very work.
 class Transport {
 public:
     virtual ~Transport() = default;

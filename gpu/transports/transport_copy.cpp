@@ -219,7 +219,6 @@ public:
     }
 
     bool can_complete_receive(const Message& message) const override {
-        if (message.may_be_awaited_early && !shares_queues_with(message.peer)) return true;
         const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.channel)];
         return is_at_least(counts.sent.load(std::memory_order_acquire), counts.posted.load(std::memory_order_relaxed));
     }
@@ -296,11 +295,6 @@ private:
         std::size_t flags;
         std::uint32_t number;
     };
-
-    /// Whether streams of both ranks may share a hardware queue: those of one process on one device.
-    bool shares_queues_with(int rank) const {
-        return !directory_.across_processes() && directory_.cards.at(rank).device == own_.device;
-    }
 
     char* own_memory() const { return static_cast<char*>(own_.address); }
     static std::uint32_t* flag_of(char* memory, std::size_t flags, int rank) {

@@ -106,25 +106,4 @@ void pace_messages(Program& program) {
     if (find_deadlock(program)) set([](const RankProgram&, OpIndex) { return -1; });
 }
 
-bool ends_in_program_order(const Program& program) {
-    std::vector<std::size_t> ended(program.ranks.size());  // by rank: so many operations
-    const auto may_end = [&](const Instruction& instruction) {
-        return !instruction.receives() || ended[place_at(instruction.op.peer)] > place_at(instruction.partner);
-    };
-    for (bool progress = true; progress;) {
-        progress = false;
-        for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
-            const auto& code = program.ranks[rank].code;
-            for (auto& next = ended[rank]; next < code.size() && may_end(code[next]); ++next) {
-                const bool is_message = code[next].sends() || code[next].receives();
-                if (is_message && !code[next].may_arrive_early) return false;
-                progress = true;
-            }
-        }
-    }
-    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank)
-        if (ended[rank] < program.ranks[rank].code.size()) return false;
-    return true;
-}
-
 }  // namespace ringlab::layouts

@@ -11,11 +11,6 @@ namespace ringlab::layouts {
 /// that can never begin, or nullopt if all lanes come to their ends.
 std::optional<StuckOperation> find_deadlock(const Program& program);
 
-/// Whether all messages may arrive early (Instruction::may_arrive_early), and the pass ends even if every rank's
-/// operations run one behind another in the order of its program, whatever their lanes. Then a rank may enqueue a wait
-/// for a message before the peer has enqueued the message, although its streams may share one hardware queue.
-bool ends_in_program_order(const Program& program);
-
 /// Sets Instruction::paced_by, so that the two halves of a message begin at about the same time. For transfers that are
 /// kernels (NCCL), because a kernel that waits for the other half occupies SMs. Each half waits for the attend of its
 /// own rank that corresponds to the computation that the other half depends on: the one of the same step and of shared

@@ -284,41 +284,6 @@ BOOST_AUTO_TEST_CASE(a_message_begins_when_the_later_side_is_posted) {
     BOOST_TEST(totals(timeline)[0].waiting > 0);
 }
 
-/// Two ranks that send each other a message.
-Program exchange(bool send_first) {
-    Program program;
-    for (const int rank : {0, 1}) {
-        Instruction send, receive;
-        send.op.kind = OpKind::send;
-        receive.op.kind = OpKind::receive;
-        send.op.peer = receive.op.peer = 1 - rank;
-        send.partner = send_first ? 1 : 0;
-        receive.partner = 1 - send.partner;
-        send.may_arrive_early = receive.may_arrive_early = true;
-        auto& code = program.ranks.emplace_back().code;
-        code = send_first ? std::vector{send, receive} : std::vector{receive, send};
-    }
-    return program;
-}
-
-BOOST_AUTO_TEST_CASE(a_pass_in_program_order_ends_if_messages_come_before_waits_of_their_senders) {
-    BOOST_TEST(ends_in_program_order(exchange(true)));
-    BOOST_TEST(!ends_in_program_order(exchange(false)));
-}
-
-BOOST_AUTO_TEST_CASE(passes_whose_messages_wait_for_slots_do_not_end_in_program_order) {
-    for (const auto pass : {Pass::forward, Pass::backward})
-        for (const std::string algorithm : {"ring", "joined-ring:steps"}) {
-            const auto ends = [&](int ranks) {
-                return ends_in_program_order(resolve(*made(algorithm, pass, "causal", "zigzag", ranks)));
-            };
-            BOOST_TEST_CONTEXT(algorithm << " " << to_string(pass)) {
-                BOOST_TEST(ends(2) == (algorithm == "joined-ring:steps" || pass == Pass::forward));
-                BOOST_TEST(ends(4) == (algorithm == "joined-ring:steps" && pass == Pass::forward));
-            }
-        }
-}
-
 using Sizes = std::vector<std::size_t>;
 
 Sizes sizes_of_joins(const Schedule& schedule) {

@@ -6,8 +6,10 @@
 #   calibrate  machine files of these GPUs; with `validate` after it, 5 minutes of two H200
 #   validate   rings that the calibration has not seen, over copy engines and NCCL
 #   schedules  all schedules beside as much work on one GPU, matrix products and links
+#   short      rings of 512 to 2Ki tokens per GPU, beside as much work on one GPU
+#   planned    packings of real lengths in layout planned and in others, on two GPUs
 #   layouts    rings by layout, and under a window and packed documents
-#   alone      one GPU beside cuDNN (built with CUDNN_FRONTEND_INCLUDE_DIR)
+#   alone      one GPU beside cuDNN (built with CUDNN_FRONTEND_INCLUDE_DIR), in two protocols, and its portable kernels
 #   uses       timelines, a token and a suffix after long caches, latents, rotary embedding, four models' layers
 #   judged     gradients and bf16 errors against fp64, over both transports
 #   context    the longest sequences that fit, run
@@ -23,11 +25,11 @@ set -uo pipefail
 here=$PWD
 cd "$(dirname "$0")/.." || exit 2
 
-usage() { sed -n '2,23s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,25s/^# \{0,1\}//p' "$0"; }
 refuse() { echo "record_gpus.sh: $*" >&2; exit 2; }
 count() { [[ $2 =~ ^[1-9][0-9]*$ ]] || refuse "$1 '$2': a whole number from 1 is wanted"; }
 
-known=(calibrate validate schedules layouts alone uses judged context)
+known=(calibrate validate schedules short planned layouts alone uses judged context)
 programs=build/ci/experiments output=out/gpus gpus='' calibrate_on='' parts=()
 while [ $# -gt 0 ]; do
   case $1 in
@@ -118,6 +120,28 @@ part_schedules() {
     --beside work ceilings "${timing[@]}" -o "throughput_${of}_schedules.h5"
 }
 
+part_short() {
+  lines=40 step throughput_short 90 throughput --ranks "$gpus" --tokens-per-rank 512 1024 2048 --layouts zigzag \
+    --transports copy --schedules ring joined-ring joined-ring:steps pull --beside work "${timing[@]}" \
+    -o "throughput_${of}_short.h5"
+}
+
+# On two GPUs, the packings of the committed records of two.
+part_planned() {
+  local here masks tokens=8192
+  here=$(machine '')
+  for length in 8k 32k; do
+    mapfile -t masks < <(python3 -c 'import h5py, sys
+for mask in sorted(set(h5py.File(sys.argv[1])["runs/mask"].asstr()[:])): print(mask)' \
+      "$RINGLAB_DATA/results/planned_2xh100_$length.h5")
+    [ ${#masks[@]} -gt 0 ] || { echo "planned: no packings; python3 with h5py reads them from a record"; failed=$((failed + 1)); return; }
+    CUDA_VISIBLE_DEVICES=$(first 2) lines=40 step "planned_$length" 110 validate --ranks 2 --tokens-per-rank "$tokens" \
+      --layouts "planned:$here" zigzag contiguous balanced striped:64 --masks "${masks[@]}" --schedules seen pull \
+      --transports copy --machines "$here" "${timing[@]}" -o "planned_2x${one}_$length.h5"
+    tokens=32768
+  done
+}
+
 part_layouts() {
   step throughput_layouts 90 throughput --ranks "$gpus" --tokens-per-rank 2048 8192 32768 \
     --layouts zigzag striped contiguous --transports copy --schedules ring joined-ring --beside work "${timing[@]}" \
@@ -143,6 +167,15 @@ part_alone() {
     -o "throughput_${one}_masks.h5"
   step alone_long_documents 60 throughput "${kernels[@]}" --tokens 131072 --masks "$long_documents" \
     -o "throughput_${one}_long_documents.h5"
+  step alone_bursts 90 throughput "${kernels[@]}" --protocol sustained burst --beside ceilings --masks causal \
+    --shapes 32:8/128 64:8/128 --tokens-per-rank 1024 2048 4096 8192 16384 32768 -o "throughput_${one}_bursts.h5"
+  step alone_bursts_full 60 throughput "${kernels[@]}" --protocol sustained burst --beside none --masks full \
+    --shapes 32:8/128 64:8/128 32:32/128 32:8/64 32:8/192-128 32:8/256 --tokens-per-rank 8192 \
+    -o "throughput_${one}_bursts_full.h5"
+  step alone_bursts_shapes 60 throughput "${kernels[@]}" --protocol sustained burst --beside none --masks causal \
+    --shapes 32:32/128 32:8/64 32:8/192-128 32:8/256 --tokens-per-rank 8192 -o "throughput_${one}_bursts_shapes.h5"
+  step alone_portable 60 throughput "${kernels[@]}" --kernels portable --beside none --masks causal \
+    --shapes 32:8/64 32:8/128 32:8/192-128 32:8/256 --tokens-per-rank 8192 -o "throughput_${one}_portable.h5"
   step alone_dropout 60 throughput --ranks 1 --tokens-per-rank 8192 --layouts contiguous --masks full causal \
     --kernels portable --dropout 0.1 --beside none "${timing[@]}" -o "throughput_${one}_dropout.h5"
   CUDA_VISIBLE_DEVICES=$(first "$gpus")

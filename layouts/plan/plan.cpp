@@ -20,13 +20,7 @@ Pieces Planner::plan() const {
     };
     if (!is_large())
         for (const auto& d : all_orders()) take(cut(d, 1));
-    // The limit of a rank's work, relative to the least that is possible. A higher limit lets long parts stay on
-    // fewer ranks, which saves traffic.
-    const auto least_work = least_that_fits();
-    for (const double over :
-         is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
-        if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
-        auto d = draft(over * least_work, over == 1);
+    const auto improve = [&](Draft d) {
         for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
             even_out(d);
             // In one band the first rank of a causal part sees no keys of others. That is cheaper if launches cost
@@ -38,6 +32,15 @@ Pieces Planner::plan() const {
             const auto model = work_of(d);
             for (std::size_t rank = 0; rank < ranks_; ++rank) d.seconds[rank] += (cost.work[rank] - model[rank]) / 3;
         }
+    };
+    // The limit of a rank's work, relative to the least that is possible. A higher limit lets long parts stay on
+    // fewer ranks, which saves traffic.
+    const auto least_work = least_that_fits();
+    for (const double over :
+         is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
+        if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
+        improve(draft(over * least_work, over == 1, false));
+        if (over == 1 && !spreads(least_work)) improve(draft(least_work, true, true));
     }
     return best;
 }

@@ -164,6 +164,19 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     BOOST_TEST(mean < 1.11);
 }
 
+// None of these documents is longer than a rank's work, and no exchange of whole ones keeps the number of tokens.
+// Before short ones filled the gaps, the busier rank had 1.2 times the mean work.
+BOOST_AUTO_TEST_CASE(whole_documents_even_out_because_short_ones_fill_the_gaps) {
+    const auto mask = make_mask(
+        "causal+documents:"
+        "1998,110,430,103,978,20,20,628,649,2677,1344,54,18,1162,2070,2791,215,123,890,614,36,20,2078,28,208,"
+        "834,142,3177,2067,1066,7722,586,10211,56,1336,20,449,274,2602,753,503,863,456,130,953,568,182,1887,"
+        "1465,57,52,1156,536,178,20,44,33,705,650,187,304,97,219,57,2916,759",
+        65536);
+    const auto& prices = default_plan_prices();
+    BOOST_TEST(imbalance_of(plan_cost(planned_layout(mask, 2, prices), mask, prices)) < 1.1);
+}
+
 // It has a third of the pairs: about six ranks' work, of a host's eight. With the default prices of the network its
 // ranks may be of two hosts, if their work is more even then.
 BOOST_AUTO_TEST_CASE(a_document_that_fits_a_host_stays_in_it_if_the_network_is_slow) {

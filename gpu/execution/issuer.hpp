@@ -13,7 +13,7 @@
 
 namespace ringlab::gpu {
 
-/// Events of one rank's pass. Recording one costs the host a microsecond, so each use has those that it needs.
+/// Events of one rank's pass. Each use has only those that it needs, because recording one takes the host time.
 struct PassEvents {
     enum class Use {
         ordering,  ///< nothing is timed

@@ -100,10 +100,14 @@ __device__ inline void copy_async_8(std::uint32_t shared, const void* global, bo
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
-/// Waits until at most `pending` of this thread's committed groups are under way.
+/// Waits until at most `pending` of this thread's committed groups are under way; 0: for all its copies, also those of no
+/// group, for which wait_group would not wait.
 template <int pending>
 __device__ inline void wait_copies() {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+    if constexpr (pending == 0)
+        asm volatile("cp.async.wait_all;\n" ::: "memory");
+    else
+        asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
 /// 2^x, 2 units in the last place; exp2(-inf) = 0.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Computes attention again from a file of --save-tensors, and compares it with the results in the file. It needs no code of
+"""Computes attention again from files of --save-tensors, and compares it with the results in each file. It needs no code of
 Ringlab: only NumPy and h5py or, with --by torch, PyTorch's own attention and automatic gradients.
 
-    python3 experiments/check_tensors.py FILE.h5 [--tolerance T] [--by torch]
+    python3 experiments/check_tensors.py FILE.h5... [--tolerance T] [--by torch]
 
 For every row i and query head h, over the keys j that row i sees:
 
@@ -16,7 +16,7 @@ d_j dp_j, with d_j = 0 or 1/(1 - probability) by the generator Philox4x32-10. Wh
 matrices W of each head, of which come k_j = (W_k c_j, shared numbers) and v_j = W_v c_j, rounded to their type; dk and dv
 are made gradients by these behind it. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
 before all that, and dq and dk are turned back behind it. Prints the error of each result, relative to the norm and to the
-largest element of what was expected, and exits with 1 if a norm is off by more than the tolerance.
+largest element of what was expected, and exits with 1 if a norm is off by more than the tolerance in any file.
 """
 import argparse
 import sys
@@ -213,13 +213,9 @@ def errors(found, expected):
             np.abs(difference).max() / max(np.abs(size).max(), tiny))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file")
-    parser.add_argument("--tolerance", type=float, help="default: by the arithmetic that the file names, " + str(TOLERANCE))
-    parser.add_argument("--by", choices=["numpy", "torch"], default="numpy", help="who recomputes (numpy)")
-    options = parser.parse_args()
-    with h5py.File(options.file, "r") as file:
+def agrees(path, options):
+    """Prints the errors of one file."""
+    with h5py.File(path, "r") as file:
         tolerance = options.tolerance or TOLERANCE[file.attrs["arithmetic"]]
         expected = torch_attention(file) if options.by == "torch" else attention(file)
         if "rotary_position" in file:
@@ -235,7 +231,21 @@ def main():
             print(f"{name:4}{by_norm:12.2e}{by_largest:12.2e}")
     passed = worst <= tolerance
     print(f"{'agrees' if passed else 'DIFFERS'}: {worst:.2e}, tolerance {tolerance:.0e}")
-    return 0 if passed else 1
+    return passed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE.h5")
+    parser.add_argument("--tolerance", type=float, help="default: by the arithmetic that the file names, " + str(TOLERANCE))
+    parser.add_argument("--by", choices=["numpy", "torch"], default="numpy", help="who recomputes (numpy)")
+    options = parser.parse_args()
+    all_agree = True
+    for path in options.files:
+        if len(options.files) > 1:
+            print(path)
+        all_agree &= agrees(path, options)
+    return 0 if all_agree else 1
 
 
 if __name__ == "__main__":

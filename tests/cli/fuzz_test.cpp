@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(random_sweeps_run_or_are_refused_in_one_line) {
     Random random(3);
     const Words changed{"--layouts", "--masks", "--schedules", "--heads",     "--scale",       "--arithmetic",
                         "--batch",   "--seed",  "--soft-cap",   "--value-dim", "--judge-limit", "--input"};
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < 50; ++i) {
         Words arguments{"--tokens", "64",  "--ranks",   "2",      "--input", "normal", "--head-dim",   "8",
                         "--heads",  "4:2", "--layouts", "zigzag", "--masks", "causal", "--schedules", "ring"};
         const auto option = any_of(random, changed), value = any_of(random, values);
@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(mutated_machine_files_predict_or_are_refused_in_one_line) {
     const auto good = contents_of(RINGLAB_SOURCE_DIR "/experiments/machines/h200_cluster.toml");
     BOOST_REQUIRE(!good.empty());
     Random random(4);
-    for (int i = 0; i < 80; ++i) {
+    for (int i = 0; i < 40; ++i) {
         const auto text = mutated(good, random);
         write_file(folder / "fuzz.toml", text);
         const auto ending = run(folder, predict,
@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(mutated_permutations_run_or_are_refused_in_one_line) {
     std::string good;
     for (int i = 0; i < 64; ++i) good += std::to_string((i * 5) % 64) + "\n";
     Random random(5);
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < 25; ++i) {
         const auto text = i == 0 ? good : mutated(good, random);
         write_file(folder / "fuzz.txt", text);
         auto arguments = small;
@@ -240,7 +240,7 @@ BOOST_AUTO_TEST_CASE(truncated_and_mutated_inputs_run_or_are_refused_in_one_line
     const auto good = contents_of(fs::directory_iterator(folder / "t")->path());
     BOOST_REQUIRE(good.size() > 2000u);
     Random random(6);
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 30; ++i) {
         // Structure lies at the front of the file and between the datasets: half of the changes go to the front.
         const auto cut = i % 2 == 0 ? good.substr(0, below(random, good.size()))
                                     : mutated(good.substr(0, 2000), random).substr(0, 2000) + good.substr(2000);

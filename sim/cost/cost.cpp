@@ -58,10 +58,13 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
                      passes_are_one_launch(schedule, machine)),
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
-      issues_compute_early_(machine.transfer_issue_seconds > 0 && !machine.inside_host.uses_kernels()),
+      by_copy_engine_(!machine.inside_host.uses_kernels()),
+      has_one_sender_(by_copy_engine_ && machine.transfer_issue_seconds > 0
+                          ? channels_with_one_sender(schedule)
+                          : std::vector<bool>(schedule.channels().size())),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
-      issue_fetch_(machine.inside_host.uses_kernels() ? 2 * issue_transfer_ : issue_transfer_),
+      issue_fetch_(by_copy_engine_ ? issue_transfer_ : 2 * issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
       tiles_(std::move(tiles)) {
     if (options.compute == ComputeModel::tiles) {

@@ -2,7 +2,6 @@
 
 #include "layouts/basics/checked_arithmetic.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/cost/host_clock.hpp"
 #include "sim/cost/messages.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/machine/options.hpp"
@@ -98,18 +97,19 @@ public:
     /// FLOP of an attend that take power: those of all pairs of the tiles that it computes.
     double computed_flop(const Op& op) const;
 
-    /// Host time to issue an operation.
+    /// Host time to issue an operation, which is that of messages alone. A receive whose sender sets an arrival flag
+    /// takes no call.
     Picoseconds issue(const Op& op) const {
-        if (!op.transfers() || is_one_launch_) return 0;
+        if (!op.transfers() || is_one_launch_ || (by_copy_engine_ && sender_sets_flag(op))) return 0;
         const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
         return issue_piece_ == 0 ? message : message + issue_piece_ * (pieces_of(schedule_, op) - 1);
     }
-    HostClock host_clock(HostClock::State state, OpIndex first = 0) const {
-        return {state, issues_compute_early_, issue_transfer_, first};
-    }
 
-    /// The clock of a host that starts a pass at `start`.
-    HostClock host_clock(Picoseconds start) const { return host_clock({.now = start, .computed = start}); }
+    /// Whether the host issues an operation that computes before all messages of the pass: over copy engines, one that
+    /// waits for nothing, or that a launch of an earlier operation has in it.
+    bool is_issued_first(const Op& op) const {
+        return by_copy_engine_ && !op.transfers() && (op.fused || op.after().empty());
+    }
 
     /// GPU time of a rank's pass before its first operation on the compute lane, and behind its last operation.
     Picoseconds begin_of_pass(int rank) const;
@@ -124,6 +124,13 @@ public:
     std::vector<std::string> notes() const;
 
 private:
+    /// Whether the sender alone starts a message that this rank receives, and sets a flag behind it. It does if the
+    /// message comes to a scratch slot of keys or gradients that is free from the start of the pass, and if all
+    /// messages on the channel come from one rank.
+    bool sender_sets_flag(const Op& op) const {
+        return op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.slot(op.pool) > 0 &&
+               op.after().empty() && has_one_sender_[static_cast<std::size_t>(op.channel)];
+    }
     Picoseconds issue_time(double seconds) const;
     MeasuredPrices::OfOp measured(int rank, layouts::OpIndex index) const {
         return options_.measured ? options_.measured->of(rank, index) : MeasuredPrices::OfOp{};
@@ -143,8 +150,9 @@ private:
     Topology topology_;
     bool is_one_launch_;  // of every rank: passes_are_one_launch()
     Draws draws_;
-    std::vector<double> clocks_;  // by rank; empty: all 1
-    bool issues_compute_early_;
+    std::vector<double> clocks_;        // by rank; empty: all 1
+    bool by_copy_engine_;               // messages inside a host take no SMs
+    std::vector<bool> has_one_sender_;  // by channel
     Picoseconds issue_transfer_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
     bool prices_fused_launches_ = false;  // fused launches are priced by tiles

@@ -18,6 +18,20 @@ bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& tra
     return transfer.part.tokens != layouts::Interval{0, schedule.block_tokens(transfer.part.block)};
 }
 
+std::vector<bool> channels_with_one_sender(const layouts::Schedule& schedule) {
+    std::vector<bool> one(schedule.channels().size(), true);
+    for (const auto rank : {0, schedule.ranks() - 1}) {
+        std::vector<int> senders(one.size(), -1);
+        for (auto ops = schedule.ops(rank); const auto* op = ops.next();) {
+            if (op->kind != OpKind::receive) continue;
+            const auto channel = static_cast<std::size_t>(op->channel);
+            if (senders[channel] < 0) senders[channel] = op->peer;
+            if (op->peer != senders[channel]) one[channel] = false;
+        }
+    }
+    return one;
+}
+
 void PendingMessages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
     if (op.kind == OpKind::attend)
         return decide(rank, schedule_.flop(op), op.fused ? std::span<const layouts::OpIndex>{} : op.after());

@@ -82,7 +82,7 @@ private:
                "as much for each GB of device memory as H200, 31.8: GPUs have bandwidth in proportion to capacity, 25 "
                "to 44 on A100, H100, H200, B200 and MI300X");
         number("gpu.attention_memory_gigabytes_per_second", 0, "as H200: rings are predicted as well without it");
-        number("host.transfer_issue_us", 13.982, "as H200: a CPU's time");
+        number("host.transfer_issue_us", 14.784, "as H200: a CPU's time");
         number("attention.backward.teraflops", 0.85 * given("attention.forward.teraflops", infinite),
                "0.85 of the forward rate: published kernels of five GPUs have 0.78 to 0.89");
         for (const auto* pass : {&h200::forward, &h200::backward}) {

@@ -75,9 +75,6 @@ private:
         if (messages_) messages_->read_all(id);
     }
     std::int64_t take(int id, const Op& op, layouts::OpIndex index, layouts::Interval issue);
-    void delayed(int id, layouts::OpIndex transfer, Picoseconds delay) {
-        if (trace_) trace_->delay_issue(id, transfer, delay);
-    }
 
     void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);
 

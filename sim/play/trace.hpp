@@ -21,12 +21,6 @@ public:
         issued_[static_cast<std::size_t>(id)].push_back(issued);
     }
 
-    /// The host issues the operation later by `delay`.
-    void delay_issue(int id, layouts::OpIndex op, Picoseconds delay) {
-        auto& issued = issued_[static_cast<std::size_t>(id)][static_cast<std::size_t>(op)];
-        issued = {issued.begin + delay, issued.end + delay};
-    }
-
     void post(int id, std::size_t op, Picoseconds now) {
         auto& span = spans_[static_cast<std::size_t>(id)][op];
         if (span.busy == 0) span.posted = now;

@@ -12,15 +12,14 @@
 
 namespace ringlab::sim {
 
-/// A walk over a schedule whose operations are issued by hosts. A rank's operations are read until every lane has a
-/// head and it is settled when the host issues what was read: it may issue a kernel ahead of earlier messages.
+/// A walk over a schedule whose operations are issued by hosts, in schedule order but for CostModel::is_issued_first().
 ///
 /// Beside what Walk needs, `Player` has:
 ///
 ///     const Op* next_op(int id, std::uint32_t index);  // the rank's next operation, or nullptr behind the last one
 ///     std::int64_t take(int id, const Op&, OpIndex, Interval issue);  // it was read; returns PendingOp::work
 ///
-/// and it may define must_read(), read_all() and delayed().
+/// and it may define must_read() and read_all().
 template <class Player>
 class IssuedWalk : public layouts::Walk<Player> {
 protected:
@@ -39,27 +38,18 @@ protected:
     }
 
     /// A rank in front of its first operation.
-    SimulatedRank begin_rank(int id) const {
-        return {lanes_, cost_.start(id), cost_.host_clock(cost_.start(id)).state(), cost_.begin_of_pass(id)};
-    }
+    SimulatedRank begin_rank(int id) const { return {lanes_, cost_.start(id), cost_.begin_of_pass(id)}; }
 
     /// Reads the schedule until every lane has a next operation.
     void refill(int id) {
         auto& rank = player().rank_of(id);
-        if (rank.window.every_lane_has_head() && !player().must_read(id)) return;
-        auto host = cost_.host_clock(rank.host(), next_of(rank));
-        while (rank.more &&
-               (!rank.window.every_lane_has_head() || host.is_open(next_of(rank)) || player().must_read(id)))
-            read(id, rank, host);
-        rank.give(host.state());
+        while (rank.more && (!rank.window.every_lane_has_head() || player().must_read(id))) read(id, rank);
     }
 
     /// Whether the rank must read on for another reason.
     bool must_read(int) const { return false; }
     /// The rank has read its last operation.
     void read_all(int) {}
-    /// The host issues a transfer later, which was read and has not started.
-    void delayed(int, layouts::OpIndex, Picoseconds) {}
     void after_finish(int, Lane, OpKind, int) {}
 
     /// First rank of the ring that `rank` belongs to.
@@ -90,12 +80,9 @@ private:
     int ring_ranks_;
 
     Player& player() { return static_cast<Player&>(*this); }
-    static layouts::OpIndex next_of(const SimulatedRank& rank) {
-        return static_cast<layouts::OpIndex>(rank.window.end());
-    }
 
-    void read(int id, SimulatedRank& rank, HostClock& host) {
-        const auto index = next_of(rank);
+    void read(int id, SimulatedRank& rank) {
+        const auto index = static_cast<layouts::OpIndex>(rank.window.end());
         const auto* op = player().next_op(id, rank.window.end());
         if (!op) {
             rank.more = false;
@@ -105,11 +92,8 @@ private:
         require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
                 schedule_.channels().size());
         const auto issue = cost_.issue(*op);
-        const auto by_host = host.issue(*op, index, issue, [&](layouts::OpIndex transfer, Picoseconds delay) {
-            auto& issued_at = rank.window[static_cast<std::uint32_t>(transfer)].time;
-            issued_at = layouts::checked_sum(issued_at, delay);
-            player().delayed(id, transfer, delay);
-        });
+        rank.issued = layouts::checked_sum(rank.issued, issue);
+        const auto by_host = cost_.is_issued_first(*op) ? 0 : rank.issued;
         const auto issued = by_host + cost_.issue_delay(id, index);
         const auto work = player().take(id, *op, index, {issued - issue, issued});
         rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.begin_ended) : issued,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "layouts/walk/op_window.hpp"
-#include "sim/cost/host_clock.hpp"
 #include "sim/ranks/naive_estimate.hpp"
 
 #include <bit>
@@ -11,6 +10,7 @@ namespace ringlab::sim {
 using layouts::compute_lane;
 using layouts::Lane;
 using layouts::Op;
+using layouts::OpIndex;
 using layouts::OpKind;
 using layouts::OpState;
 using layouts::OpWindow;
@@ -37,30 +37,15 @@ private:
 
 /// Execution state of one rank.
 struct alignas(64) SimulatedRank {
-    SimulatedRank(int lanes, Picoseconds start, HostClock::State issued, Picoseconds before)
-        : window(lanes), begin_ended(layouts::checked_sum(start, before)) {
-        give(issued);
-    }
-
-    /// State of the host after issuing everything that was read.
-    HostClock::State host() const { return {issued_, computed_, computed_run_}; }
-    void give(const HostClock::State& host) {
-        issued_ = host.now;
-        computed_ = host.computed;
-        computed_run_ = host.run;
-    }
+    SimulatedRank(int lanes, Picoseconds start, Picoseconds before)
+        : window(lanes), begin_ended(layouts::checked_sum(start, before)), issued(start) {}
 
     // The order of members fills the gaps that window and naive leave: 128 bytes in all.
     [[no_unique_address]] OpWindow window;
 
     Picoseconds begin_ended;  // end of the work before the first operation on the compute lane
     [[no_unique_address]] NaiveEstimate naive;
-
-private:
-    std::uint32_t computed_run_ = 0;
-    Picoseconds issued_ = 0, computed_ = 0;
-
-public:
+    Picoseconds issued;  // when the host has issued all operations that were read
     Picoseconds posted_since = 0, moving_since = 0;
     bool more = true;        // there are operations left to read
     std::int8_t posted = 0;  // transfers whose own side is ready and that have not ended; at most one a lane

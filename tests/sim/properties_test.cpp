@@ -52,12 +52,11 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
     const auto starts = cost.starts();
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         const auto r = static_cast<std::size_t>(rank);
-        auto host = cost.host_clock(starts[r]);
+        auto host = starts[r];
         auto stream = schedule.ops(rank);
         while (const auto* op = stream.next()) {
-            const auto time =
-                host.issue(*op, OpIndex(ops[r].size()), cost.issue(*op),
-                           [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
+            host += cost.issue(*op);
+            const auto time = cost.is_issued_first(*op) ? 0 : host;
             issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.begin_of_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {

@@ -79,7 +79,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         };
         const auto issue_dq = [&](auto& dq, const auto& dims_of_k, int step, int first_row) {
             const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
-            multiply<T, keys / 16, keys, keys>(dq, dims_of_k, ds.after_columns(first_row), false);
+            multiply<T, keys / 16, keys, keys>(
+                dq, dims_of_k, ds.after_stretches(first_row / 64, keys).after_columns(first_row % 64), false);
         };
         const auto issue_first_dq = [&](auto& dq, int step) { issue_dq(dq, dq_k, step, Part::first_row(warpgroup)); };
         const auto issue_second_dq = [&](auto& dq, int step) {
@@ -141,20 +142,25 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             if (load_shared_int(row_data + Layout::entry) & 1) {
                 const int2 positions =
                     make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
-                // The tests give bits first, in a loop: so many bounds do not fit into registers beside the
-                // accumulators.
-                std::uint32_t visible = 0;
-#pragma unroll 1
-                for (int n = 0; n < rows / 8; ++n)
+                // The tests give bits first, for 64 rows at a time and some eights of them in a turn of a loop: the
+                // bounds of all rows do not fit into registers beside the accumulators.
+                constexpr int eights = rows < 64 ? rows / 8 : 8;
 #pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        const int4 bounds = load_shared_int4(row_data + Layout::bounds + (8 * n + 2 * t + c) * 16);
-                        visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
-                                   (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
-                    }
+                for (int first = 0; first < rows / 8; first += eights) {
+                    std::uint32_t visible = 0;
+#pragma unroll(Config::eights_of_mask)
+                    for (int n = 0; n < eights; ++n)
 #pragma unroll
-                for (int i = 0; i < s_count; ++i)
-                    if (!(visible >> i & 1)) p[i] = 0;
+                        for (int c = 0; c < 2; ++c) {
+                            const int4 bounds =
+                                load_shared_int4(row_data + Layout::bounds + (8 * (first + n) + 2 * t + c) * 16);
+                            visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
+                                       (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
+                        }
+#pragma unroll
+                    for (int i = 0; i < 4 * eights; ++i)
+                        if (!(visible >> i & 1)) p[4 * first + i] = 0;
+                }
             }
 
             if constexpr (late_dq) {
@@ -204,7 +210,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             for (int i = 0; i < rows / 16; ++i) {
 #pragma unroll
                 for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
-                store_matrices((ds_place + tile_of_ds(step)) ^ (i * 32), ds_operand[i]);
+                store_matrices((ds_place + tile_of_ds(step) + i / 4 * keys * 128) ^ (i % 4 * 32), ds_operand[i]);
             }
             fence_shared_for_async();
             arrive(barriers.ds_full(warpgroup));

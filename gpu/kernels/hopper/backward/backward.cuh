@@ -49,8 +49,9 @@ __global__ void __launch_bounds__(backward_threads, 1)
         fence_barrier_initialisation();
         for (const auto* map : {&all.q, &all.k, &all.v, &all.dout, &all.dq}) prefetch_map(*map);
     }
+    // Looked up while the first warp initialises barriers. No launch writes the work list.
+    if (threadIdx.x == 32) *reinterpret_cast<Share*>(shared + Layout::share) = share_of_block(all);
     device::await_launch_before();
-    if (threadIdx.x == 0) *reinterpret_cast<Share*>(shared + Layout::share) = share_of_block(all);
     __syncthreads();
 
     if (warp < 4) {

@@ -8,26 +8,27 @@ namespace ringlab::gpu::hopper {
 /// (head + value) / 2, S and dP rows / 2 each, P and dS rounded rows / 4 each. early_dv: dV is issued before dP is
 /// waited for, where there are registers for that. split_dims: dK and dV of 64 keys alone are too many registers, so a
 /// block stays on 64 keys, of which both warpgroups compute S and dP, and each half of the dims of dK, dV and dQ.
+/// eights_of_mask: eights of rows whose bounds are tested in a turn of the loop over a partial tile.
 template <DimClass>
 struct BackwardConfig;
 template <>
 struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
-    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 3;
-    static constexpr bool early_dv = true, split_dims = false;
+    static constexpr int rows = 128, keys = 128, q_stages = 3, dout_stages = 2, eights_of_mask = 8;
+    static constexpr bool early_dv = false, split_dims = false;
 };
 template <>
 struct BackwardConfig<DimClass::d128> : Dims<DimClass::d128> {
-    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
+    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 2, eights_of_mask = 4;
     static constexpr bool early_dv = true, split_dims = false;
 };
 template <>
 struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
-    static constexpr int rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
+    static constexpr int rows = 32, keys = 128, q_stages = 3, dout_stages = 3, eights_of_mask = 1;
     static constexpr bool early_dv = false, split_dims = false;
 };
 template <>
 struct BackwardConfig<DimClass::d256> : Dims<DimClass::d256> {
-    static constexpr int rows = 64, keys = 64, q_stages = 2, dout_stages = 2;
+    static constexpr int rows = 64, keys = 64, q_stages = 2, dout_stages = 2, eights_of_mask = 1;
     static constexpr bool early_dv = true, split_dims = true;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/hopper/backward/backward_shared.cuh"
+#include "gpu/kernels/hopper/backward/backward_key_gradient.cuh"
 #include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
 #include "gpu/kernels/hopper/ptx/wgmma.cuh"
 
@@ -10,74 +10,14 @@
 namespace ringlab::gpu::hopper {
 
 using device::exp2_fast;
-using device::pack;
 using device::score_of;
 using device::sees;
 using device::slope_of;
-using device::unpack;
-
-/// Where dk and dv go.
-struct GradientTarget {
-    Elements dk, dv;
-    bool adds;
-    int fused_block;
-    int first_key, key_tokens, batch, head;  // as their tensors count
-
-    __device__ GradientTarget(const BackwardKernelParams& all, const Share& share, int keys) {
-        const bool fused = all.fused.blocks != nullptr;
-        const FusedLaunchBlock* block = all.fused.blocks + (fused ? share.item.w : 0);
-        dk = fused ? block->dk : all.params.dk;
-        dv = fused ? block->dv : all.params.dv;
-        adds = fused ? block->adds : all.params.adds;
-        fused_block = share.item.w;
-        first_key = (share.item.x - (fused ? block->first_tile : 0)) * keys;
-        key_tokens = fused ? block->tokens : all.params.geometry.key_tokens;
-        batch = share.batch;
-        head = share.kv_head - (fused ? block->first_head : 0);
-    }
-};
-
-__device__ inline float4 load_cluster_4(std::uint32_t address) {
-    float4 x;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address)
-                 : "memory");
-    return x;
-}
-
-/// Adds to global memory without reading the old value, so no register waits for it.
-__device__ inline void add_pair(float2* to, float2 x) {
-    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
-}
 
 /// The value for element i of an accumulator, which holds columns 2 t and 2 t + 1 of each eight. `x` has the values of
 /// two eights.
 __device__ inline float of_element(const float4& x, int i) {
     return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
-}
-
-/// Whether 16-byte accesses to 16-bit elements at multiples of 8 are aligned.
-__device__ inline bool has_chunks(const Elements& x) {
-    return (reinterpret_cast<std::uintptr_t>(x.data) / 2 | static_cast<std::uintptr_t>(x.strides.batch) |
-            static_cast<std::uintptr_t>(x.strides.token) | static_cast<std::uintptr_t>(x.strides.head)) %
-               8 ==
-           0;
-}
-
-/// Transposes over four lanes: element j of lane i becomes element i of lane j.
-__device__ __forceinline__ void transpose(std::uint32_t (&x)[4], int t) {
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) {
-        const bool upper = t & distance;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (i & distance) continue;
-            std::uint32_t &low = x[i], &high = x[i + distance];
-            const std::uint32_t got = __shfl_xor_sync(~0u, upper ? low : high, distance);
-            (upper ? low : high) = got;
-        }
-    }
 }
 
 /// The work of one computing warpgroup: dk and dv of half of the keys (or of the dims), and its part of dq.
@@ -139,7 +79,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         };
         const auto issue_dq = [&](auto& dq, const auto& dims_of_k, int step, int first_row) {
             const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
-            multiply<T, keys / 16, keys, keys>(dq, dims_of_k, ds.after_columns(first_row), false);
+            multiply<T, keys / 16, keys, keys>(
+                dq, dims_of_k, ds.after_stretches(first_row / 64, keys).after_columns(first_row % 64), false);
         };
         const auto issue_first_dq = [&](auto& dq, int step) { issue_dq(dq, dq_k, step, Part::first_row(warpgroup)); };
         const auto issue_second_dq = [&](auto& dq, int step) {
@@ -201,20 +142,25 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             if (load_shared_int(row_data + Layout::entry) & 1) {
                 const int2 positions =
                     make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
-                // The tests give bits first, in a loop: so many bounds do not fit into registers beside the
-                // accumulators.
-                std::uint32_t visible = 0;
-#pragma unroll 1
-                for (int n = 0; n < rows / 8; ++n)
+                // The tests give bits first, for 64 rows at a time and some eights of them in a turn of a loop: the
+                // bounds of all rows do not fit into registers beside the accumulators.
+                constexpr int eights = rows < 64 ? rows / 8 : 8;
 #pragma unroll
-                    for (int c = 0; c < 2; ++c) {
-                        const int4 bounds = load_shared_int4(row_data + Layout::bounds + (8 * n + 2 * t + c) * 16);
-                        visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
-                                   (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
-                    }
+                for (int first = 0; first < rows / 8; first += eights) {
+                    std::uint32_t visible = 0;
+#pragma unroll(Config::eights_of_mask)
+                    for (int n = 0; n < eights; ++n)
 #pragma unroll
-                for (int i = 0; i < s_count; ++i)
-                    if (!(visible >> i & 1)) p[i] = 0;
+                        for (int c = 0; c < 2; ++c) {
+                            const int4 bounds =
+                                load_shared_int4(row_data + Layout::bounds + (8 * (first + n) + 2 * t + c) * 16);
+                            visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
+                                       (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
+                        }
+#pragma unroll
+                    for (int i = 0; i < 4 * eights; ++i)
+                        if (!(visible >> i & 1)) p[4 * first + i] = 0;
+                }
             }
 
             if constexpr (late_dq) {
@@ -264,7 +210,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             for (int i = 0; i < rows / 16; ++i) {
 #pragma unroll
                 for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
-                store_matrices((ds_place + tile_of_ds(step)) ^ (i * 32), ds_operand[i]);
+                store_matrices((ds_place + tile_of_ds(step) + i / 4 * keys * 128) ^ (i % 4 * 32), ds_operand[i]);
             }
             fence_shared_for_async();
             arrive(barriers.ds_full(warpgroup));
@@ -324,129 +270,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         }
     }
 
-    const GradientTarget target(all, load_share(base + Layout::share), keys);
-    // Dims are multiples of 8, so columns exist or not by eights.
-    const auto write = [&](const Elements& result, const auto& sums, int dim, float factor) {
-        constexpr int eights = static_cast<int>(sizeof(sums) / sizeof(float)) / 4;
-        if (result.dtype != DType::fp32 && !target.adds && has_chunks(result)) {
-            const int first_dim = half * 2 * static_cast<int>(sizeof(sums) / sizeof(float));
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const int key = target.first_key + first_key + warp * 16 + g + 8 * r;
-                auto* const to = static_cast<std::uint16_t*>(result.data) +
-                                 device::row_index(result.strides, target.batch, key, target.head) + first_dim + 8 * t;
-                const int dims = key < target.key_tokens ? dim - first_dim - 8 * t : 0;
-#pragma unroll
-                for (int n = 0; n < eights; n += 4) {
-                    std::uint32_t x[4];
-#pragma unroll
-                    for (int i = 0; i < 4; ++i)
-                        x[i] = pack<T>(sums[4 * (n + i) + 2 * r] * factor, sums[4 * (n + i) + 2 * r + 1] * factor);
-                    transpose(x, t);
-                    if (8 * n < dims) *reinterpret_cast<uint4*>(to + 8 * n) = make_uint4(x[0], x[1], x[2], x[3]);
-                }
-            }
-            return;
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int key = target.first_key + first_key + warp * 16 + g + 8 * r;
-            if (key >= target.key_tokens) continue;
-            const int first_dim = half * 2 * static_cast<int>(sizeof(sums) / sizeof(float));
-            const int dims = dim - first_dim;
-            const auto index = device::row_index(result.strides, target.batch, key, target.head) + first_dim + 2 * t;
-            const auto pair = [&](int n) {
-                return make_float2(sums[4 * n + 2 * r] * factor, sums[4 * n + 2 * r + 1] * factor);
-            };
-            const auto for_each_pair = [&](auto store) {
-#pragma unroll
-                for (int n = 0; n < eights; ++n)
-                    if (8 * n < dims) store(4 * n, pair(n));
-            };
-            if (result.dtype == DType::fp32) {
-                auto* const to = reinterpret_cast<float2*>(static_cast<float*>(result.data) + index);
-                target.adds ? for_each_pair([&](int i, float2 x) { add_pair(to + i, x); })
-                            : for_each_pair([&](int i, float2 x) { to[i] = x; });
-            } else {  // of the inputs' type
-                auto* const to = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(result.data) + index);
-                target.adds ? for_each_pair([&](int i, float2 x) {
-                    const float2 there = unpack<T>(to[i]);
-                    to[i] = pack<T>(there.x + x.x, there.y + x.y);
-                })
-                            : for_each_pair([&](int i, float2 x) { to[i] = pack<T>(x.x, x.y); });
-            }
-        }
-    };
-    const int blocks = blocks_of_cluster(), block = block_of_cluster();
-    const auto await_target = [&] {
-        if (all.fused.blocks) await_gradient(all.fused, target.fused_block);
-    };
-    if (blocks == 1) {
-        await_target();
-        write(target.dk, dk, params.q.dim, params.scale);
-        write(target.dv, dv, params.v.dim, 1.0f);
-        return;
-    }
-    // Blocks share an item. Of each pair the even one takes dk of both and the odd one dv; those with dk then add up
-    // pair by pair, and so do those with dv, until the first two blocks have all. Parts are handed over thread by
-    // thread, where the tiles were.
-    static_assert(Layout::ds >= keys * 4 * (head > value ? head : value));
-    const std::uint32_t handed = base + (static_cast<std::uint32_t>(threadIdx.x) - 128) * 16;
-    constexpr int row_bytes = computing_threads * 16;
-    const auto give = [&](const auto& sums) {
-        sync_named(1, computing_threads);  // nobody reads the tiles any more
-#pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(sums) / 16); ++i)
-            store_shared_4(handed + i * row_bytes,
-                           make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
-    };
-    const auto take = [&](auto& sums, int from) {
-        const std::uint32_t other = shared_of_block(handed, from);
-#pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(sums) / 16); ++i) {
-            const float4 x = load_cluster_4(other + i * row_bytes);
-            sums[4 * i] += x.x;
-            sums[4 * i + 1] += x.y;
-            sums[4 * i + 2] += x.z;
-            sums[4 * i + 3] += x.w;
-        }
-    };
-    const auto add_up = [&](const auto& given, auto& kept) {
-        give(given);
-        sync_cluster();
-        take(kept, block ^ 1);
-        for (int distance = 2; distance < blocks; distance *= 2) {
-            sync_cluster();  // what was handed over has been read
-            if (block % (2 * distance) / 2 == distance / 2) give(kept);
-            sync_cluster();
-            if (block % (2 * distance) < 2) take(kept, block + distance);
-        }
-    };
-    if (block % 2 == 0) {
-        add_up(dv, dk);
-        if (block == 0) {
-            await_target();
-            write(target.dk, dk, params.q.dim, params.scale);
-        }
-    } else {
-        add_up(dk, dv);
-        if (block == 1) {
-            await_target();
-            write(target.dv, dv, params.v.dim, 1.0f);
-        }
-    }
-    sync_cluster();  // the others have read this block's part
-}
-
-/// Signals that this thread block's part of dk and dv is in memory. Called by the computing threads.
-__device__ inline void tell_end(const BackwardKernelParams& all, const Share& share) {
-    if (!all.fused.blocks) return;
-    const FusedLaunchBlock& block = all.fused.blocks[share.item.w];
-    if (!block.ended) return;
-    sync_named(1, computing_threads);
-    if (threadIdx.x != backward_threads - computing_threads) return;
-    __threadfence_system();
-    atomicAdd(block.ended, 1u);
+    write_key_gradients<T, Config>(all, base, dk, dv, first_key + warp * 16 + g, half * head / 2, half * value / 2, t);
 }
 
 }  // namespace ringlab::gpu::hopper

@@ -104,8 +104,7 @@ struct BackwardLayout {
     static constexpr int bounds = 2 * delta, entry = bounds + Config::rows * 16, rows_bytes = entry + 16;
     __device__ static int place_of_row(int row) { return row % 8 / 2 * thread_rows_bytes + row / 8 * 8 + row % 2 * 4; }
 
-    static_assert(Config::rows <= 64);
-    static constexpr int ds_bytes = Config::keys * 128;
+    static constexpr int ds_stretches = (Config::rows + 63) / 64, ds_bytes = ds_stretches * Config::keys * 128;
 
     // Two buffers of dS: a warpgroup writes the next dS while the other still reads the last. Split dims: one for each.
     static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, dout = q + Config::q_stages * q_bytes;

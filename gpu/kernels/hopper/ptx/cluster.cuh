@@ -37,4 +37,13 @@ __device__ inline float load_of_block(std::uint32_t address) {
     return value;
 }
 
+__device__ inline float4 load_cluster_4(std::uint32_t address) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
 }  // namespace ringlab::gpu::hopper

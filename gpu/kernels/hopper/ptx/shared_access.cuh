@@ -44,9 +44,8 @@ __device__ inline void store_shared(std::uint32_t address, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
 }
 
-__device__ inline void store_shared_4(std::uint32_t address, float4 x) {
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                 : "memory");
+__device__ inline void store_shared_2(std::uint32_t address, float2 x) {
+    asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(x.x), "f"(x.y) : "memory");
 }
 
 }  // namespace ringlab::gpu::hopper

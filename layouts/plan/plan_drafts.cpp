@@ -144,8 +144,7 @@ double Planner::token_seconds(std::size_t part, double ranks) const {
     const auto tokens = static_cast<double>(length(part)), others = std::max(0.0, ranks - 1);
     auto seconds = whole_[part] / tokens;
     if (others == 0) return seconds;
-    // Launches for keys of other ranks: one for each rank, or as if there was one for each host. There are seen_groups,
-    // but plans by that number took 0.6 % longer.
+    // For keys of other ranks.
     const auto launches = prices_.crosses_once ? std::ceil(ranks / prices_.ranks_per_host) : others;
     for (const auto& pass : prices_.passes)
         seconds +=

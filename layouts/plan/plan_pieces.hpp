@@ -68,7 +68,6 @@ private:
 
     Interval keys_of(Interval rows) const;
     int host_of(int rank) const { return rank / prices_.ranks_per_host; }
-    int launch_of(int rank, int owner, int hosts) const;
     void add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const;
     std::int64_t add_keys_of_others(std::size_t part, std::span<const PlanPiece> pieces, Loads& loads) const;
     static double seconds_of(const LinkPrices& link, double received, double given);

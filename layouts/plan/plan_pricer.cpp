@@ -1,5 +1,4 @@
 #include "layouts/plan/plan_pieces.hpp"
-#include "layouts/schedules/seen_groups.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -87,12 +86,6 @@ Interval PlanPricer::keys_of(Interval rows) const {
     return seen;
 }
 
-/// The launch in which a rank attends to keys of the owner.
-int PlanPricer::launch_of(int rank, int owner, int hosts) const {
-    if (!prices_.crosses_once) return owner;
-    return seen_group((host_of(rank) - host_of(owner) + hosts) % hosts, hosts);
-}
-
 PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
     count_tiles(pieces, ranks, prices_);
     Loads loads(static_cast<std::size_t>(ranks));
@@ -162,7 +155,7 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
     const auto hosts = host_of(loads.ranks() - 1) + 1;
     // By host and piece: how many of its keys have crossed to that host already. Only with crosses_once.
     std::vector<std::vector<double>> crossed(static_cast<std::size_t>(hosts));
-    const auto launches = static_cast<std::size_t>(prices_.crosses_once ? seen_groups : loads.ranks());
+    const auto launches = static_cast<std::size_t>(prices_.crosses_once ? hosts : loads.ranks());
     std::vector<Interval> seen;
     std::vector<const PlanPiece*> seeing;
     std::vector<double> held;  // keys, by launch and seeing piece
@@ -184,7 +177,7 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
             const auto& tokens = pieces[j].tokens;
             const auto owner = pieces[j].rank;
             if (owner == rank) continue;
-            const auto launch = launch_of(rank, owner, hosts);
+            const auto launch = prices_.crosses_once ? host_of(owner) : owner;
             double keys = 0;  // the maximum, because a rank's pieces see nearly the same keys
             for (std::size_t i = 0; i < seen.size(); ++i) {
                 const auto here = std::min(seen[i].end, tokens.end) - std::max(seen[i].begin, tokens.begin);

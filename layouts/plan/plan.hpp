@@ -69,6 +69,9 @@ struct PlanPrices {
     /// host, which passes it on. A rank attends to the keys of each host in one launch. Without this, it has a launch for
     /// each other rank.
     bool crosses_once = false;
+    /// A rank gets all keys of another rank if it sees one of them, and attends to all in one launch: schedule `pull`.
+    /// A cut costs no time then.
+    bool whole_blocks = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
 
     friend bool operator==(const PlanPrices&, const PlanPrices&) = default;
@@ -77,6 +80,9 @@ struct PlanPrices {
 /// Attention with 64:8 heads of 128 in bf16 on hosts of eight H200 with a network port of 400 Gb/s for each
 /// (`plan_prices()` of h200_cluster.toml). Plans use these prices if no others are given.
 const PlanPrices& default_plan_prices();
+
+/// The same prices for a schedule that moves whole blocks.
+PlanPrices for_whole_blocks(PlanPrices prices);
 
 /// Every price with its name and all its digits, one a line. Records keep a digest of this text.
 std::string text_of(const PlanPrices& prices);
@@ -96,7 +102,7 @@ std::vector<PlanPart> plan_parts(const Mask& mask);
 struct PlanCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link
-    std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank sees
+    std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank receives
     std::int64_t between_hosts = 0;   ///< tokens, counted as often as they cross the network
     double total() const { return seconds[0] + seconds[1]; }
 };
@@ -104,7 +110,8 @@ struct PlanCost {
 /// Throws Error unless all runs of the layout have stride 1.
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices);
 
-/// Makes a plan, as docs/how-to/packed-documents.md describes it.
+/// Makes a plan, as docs/how-to/packed-documents.md describes it. Where whole blocks move, it is the cheapest of the
+/// layouts `balanced`, `zigzag` and `contiguous`.
 /// Every rank gets the same number of tokens. `name` becomes the name of the layout. The same arguments always give the
 /// same layout. Throws Error unless the number of tokens is a multiple of `ranks`.
 Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name = "planned");

@@ -26,6 +26,9 @@ struct PlanPiece {
 /// The pieces of each part, in the order of their positions.
 using Pieces = std::vector<std::vector<PlanPiece>>;
 
+/// The pieces of a layout whose runs have stride 1. Throws Error if they have not.
+Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts);
+
 /// Sets the places of all pieces and returns them by rank, in this order: first the pieces of parts that are cut, if
 /// they are whole tiles, then all others by position. So few tiles hold rows of several parts.
 std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std::int64_t tile);
@@ -51,8 +54,8 @@ double waiting_seconds(std::vector<HeldKeys>& held, const PassPrices& prices);
 /// Prices plans of one mask.
 class PlanPricer {
 public:
-    /// All three must outlive the pricer.
-    PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices);
+    /// Mask, parts and prices must outlive the pricer.
+    PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices, int ranks);
 
     /// Sets the tiles of the pieces, whose places must be set.
     PlanCost cost(Pieces& pieces, int ranks) const;
@@ -76,6 +79,7 @@ private:
     const Mask& mask_;
     std::span<const PlanPart> parts_;
     const PlanPrices& prices_;
+    double block_;  // tokens of a rank
     Run everything_;
     KeyCounter keys_;
 };

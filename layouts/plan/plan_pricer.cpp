@@ -52,10 +52,11 @@ double PlanPricer::work_of(Load& load, Pass pass, const PassPrices& prices) {
     return std::max(prices.clock * work, std::cbrt(work * work * full));
 }
 
-PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices)
+PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices, int ranks)
     : mask_(mask),
       parts_(parts),
       prices_(prices),
+      block_(static_cast<double>(mask.tokens()) / ranks),
       everything_{0, 1, mask.tokens()},
       keys_(std::span<const Run>(&everything_, 1)) {}
 
@@ -142,9 +143,14 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
     std::int64_t between_hosts = 0;
     const auto give = [&](int from, int to, double keys, bool network) {
         auto& giver = loads.of(from);
+        const bool is_first = loads.is_new(loads.gives, from, to);
+        if (prices_.whole_blocks) {
+            if (!is_first) return;
+            keys = block_;
+        }
         giver.given[network] += keys;
         giver.keys_returned += keys;
-        giver.readers += loads.is_new(loads.gives, from, to);
+        giver.readers += is_first;
         loads.of(to).received[network] += keys;
         if (network) between_hosts += static_cast<std::int64_t>(keys);
     };
@@ -217,6 +223,11 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
 
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {
     const auto parts = plan_parts(mask);
+    auto pieces = pieces_of(layout, parts);
+    return PlanPricer(mask, parts, prices, layout.ranks()).cost(pieces, layout.ranks());
+}
+
+Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts) {
     Pieces pieces(parts.size());
     for (int rank = 0; rank < layout.ranks(); ++rank) {
         std::int64_t place = 0;
@@ -234,7 +245,7 @@ PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& pri
     }
     for (auto& of_part : pieces)
         std::ranges::sort(of_part, {}, [](const PlanPiece& piece) { return piece.tokens.begin; });
-    return PlanPricer(mask, parts, prices).cost(pieces, layout.ranks());
+    return pieces;
 }
 
 }  // namespace ringlab::layouts

@@ -50,9 +50,21 @@ const PlanPrices& default_plan_prices() {
     return prices;
 }
 
+PlanPrices for_whole_blocks(PlanPrices prices) {
+    prices.whole_blocks = true;
+    prices.crosses_once = false;
+    // All keys are in one launch, which reads a tile of rows once.
+    for (auto& pass : prices.passes) {
+        pass.again = pass.visit = pass.owner = 0;
+        pass.waves = {};
+    }
+    return prices;
+}
+
 std::string text_of(const PlanPrices& prices) {
-    std::string text = fmt::format("ranks_per_host = {}\ntile = {}\ncrosses_once = {}\nmost_gathered = {}\n",
-                                   prices.ranks_per_host, prices.tile, prices.crosses_once, prices.most_gathered);
+    std::string text = fmt::format("ranks_per_host = {}\ntile = {}\ncrosses_once = {}\nwhole_blocks = {}\nmost_gathered = {}\n",
+                                   prices.ranks_per_host, prices.tile, prices.crosses_once, prices.whole_blocks,
+                                   prices.most_gathered);
     for (const auto pass : {Pass::forward, Pass::backward}) {
         const auto& p = prices.passes[static_cast<std::size_t>(pass)];
         const auto add = [&](const char* name, const auto& value) {

@@ -52,7 +52,7 @@ public:
           share_(mask.tokens() / ranks),
           grain_(share_ >= 4 * prices.tile ? prices.tile : 1),
           parts_(plan_parts(mask)),
-          pricer_(mask, parts_, prices) {
+          pricer_(mask, parts_, prices, ranks) {
         for (const auto& part : parts_) {
             whole_.push_back(pricer_.whole(part));
             mean_ += whole_.back() / ranks;
@@ -64,8 +64,6 @@ public:
     std::vector<std::vector<Run>> shards(Pieces pieces) const;
 
 private:
-    static constexpr double too_much = 1e6;  // seconds
-
     /// Whether there are so many ranks that there is time for a few drafts only.
     bool is_large() const { return ranks_ > 128; }
 

@@ -374,6 +374,44 @@ BOOST_AUTO_TEST_CASE(a_key_that_a_host_sees_may_cross_once) {
     BOOST_TEST(plan_cost(layout, mask, prices).between_hosts == 2 * 8);
 }
 
+// By hand: rank 0 owns tokens 0-3 and 12-15. Rank 1 sees four of its keys in one document and two in another.
+BOOST_AUTO_TEST_CASE(a_whole_block_is_received_once_for_all_documents) {
+    PlanPrices prices;
+    prices.passes[0] = {.inside = {.key = 100}};
+    prices.passes[1] = {.sum = 1, .sum_key = 10};
+    const auto mask = make_mask("documents:6,4,4,2", 16);
+    const auto layout = make_layout("zigzag", 16, 2);
+    auto cost = plan_cost(layout, mask, prices);
+    BOOST_TEST(cost.seconds[0] == 6 * 100);
+    BOOST_TEST(cost.seconds[1] == 1 + 6 * 10);
+    prices.whole_blocks = true;
+    cost = plan_cost(layout, mask, prices);
+    BOOST_TEST(cost.seconds[0] == 8 * 100);
+    BOOST_TEST(cost.seconds[1] == 1 + 8 * 10);
+    BOOST_TEST(cost.most_gathered == 8);
+}
+
+// Documents that fill shares need no keys of others if they stay whole. A long one is half of the tokens.
+BOOST_AUTO_TEST_CASE(where_whole_blocks_move_the_plan_is_the_cheapest_simple_layout) {
+    const auto prices = for_whole_blocks(default_plan_prices());
+    for (const auto& [documents, best] :
+         {std::pair{"4096x4", "contiguous"}, {"16384", "zigzag"}, {"512x16,8192", "balanced"}}) {
+        const auto mask = make_mask("causal+documents:" + std::string(documents), 16384);
+        const auto plan = planned_layout(mask, 4, prices);
+        BOOST_TEST(are_equal(plan, make_layout(best, mask, 4)), documents);
+        for (const auto* other : {"balanced", "zigzag", "contiguous"})
+            BOOST_TEST(plan_cost(plan, mask, prices).total() <=
+                       plan_cost(make_layout(other, mask, 4), mask, prices).total());
+    }
+}
+
+// 16 chunks for each rank would have to divide the tokens.
+BOOST_AUTO_TEST_CASE(where_whole_blocks_move_any_number_of_tokens_for_each_rank_will_do) {
+    const auto mask = make_mask("causal+documents:10,20,3", 33);
+    const auto plan = planned_layout(mask, 3, for_whole_blocks(default_plan_prices()));
+    for (int rank = 0; rank < 3; ++rank) BOOST_TEST(plan.shard_tokens(rank) == 11);
+}
+
 BOOST_AUTO_TEST_CASE(wrong_plans_are_explained) {
     const auto mask = make_mask("causal", 10);
     BOOST_TEST(error_of([&] { planned_layout(mask, 4, default_plan_prices()); }) ==

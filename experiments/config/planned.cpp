@@ -10,10 +10,10 @@ bool is_planned(const std::string& layout) { return layouts::Spec::parse(layout)
 layouts::PlanPrices prices_of(const std::string& layout, const std::string& schedule, const layouts::Problem& problem,
                               int ranks, layouts::DType gradient_dtype) {
     const auto machine = layouts::Spec::parse(layout).arguments;
-    const auto prices =
-        machine.empty() ? layouts::default_plan_prices()
-                        : sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem,
-                                           ranks, gradient_dtype);
+    const auto prices = machine.empty()
+                            ? layouts::default_plan_prices()
+                            : sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem,
+                                               ranks, gradient_dtype);
     // All other schedules move whole blocks. Some attend to each in a launch of its own, which the price leaves out.
     return layouts::Spec::parse(schedule).name == "seen" ? prices : layouts::for_whole_blocks(prices);
 }

@@ -68,8 +68,7 @@ Pieces Planner::plan() const {
     for (const double over :
          is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
         if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
-        improve(draft(over * least_work, over == 1, false));
-        if (over == 1 && !spreads(least_work)) improve(draft(least_work, true, true));
+        improve(draft(over * least_work, over == 1));
     }
     return best;
 }

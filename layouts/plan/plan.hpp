@@ -25,19 +25,6 @@ struct LinkPrices {
     double gradient = 0;  ///< 0 in a forward pass
 };
 
-/// What is needed to know how long SMs wait at the end of a launch for its last work tiles.
-struct WavePrices {
-    int sms = 0;                 ///< 0: they do not wait
-    std::int64_t heads = 1;      ///< work tiles for each tile of rows, or of keys: heads times batch elements
-    std::int64_t group = 1;      ///< query heads for each head of keys
-    bool by_keys = false;        ///< work tiles are tiles of keys, not of rows
-    std::int64_t tile_keys = 1;  ///< keys of a tile
-    double head_bytes = 0;       ///< of a key and its value, of one head
-    double work_tile = 0;        ///< seconds of a work tile on its SM
-    double tile = 0;             ///< seconds of each full tile in it
-    friend bool operator==(const WavePrices&, const WavePrices&) = default;
-};
-
 /// Prices of one pass on one rank, in seconds, over all heads and batch elements. Each comment says what is counted.
 struct PassPrices {
     double pair = 0;   ///< for each visible pair
@@ -52,11 +39,6 @@ struct PassPrices {
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
     std::int64_t tile_rows = 0;      ///< rows of a tile of the kernel; 0: tiles are not counted
     double cut = 0;                  ///< what a tile that the mask cuts costs above a full one, divided by a full one
-    double hidden = 0;               ///< pairs that tiles compute for each row besides those that it sees
-    /// All prices are for the clock that power leaves a kernel of full tiles, relative to the highest one: no rank has
-    /// a higher clock than 1.
-    double clock = 1;
-    WavePrices waves{};  ///< of launches for other ranks' keys
     friend bool operator==(const PassPrices&, const PassPrices&) = default;
 };
 

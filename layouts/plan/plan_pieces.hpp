@@ -39,18 +39,6 @@ std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std
 /// part before A and of one behind A also meets the keys of A that the rank holds. It counts for the last piece of A.
 void count_tiles(Pieces& pieces, int ranks, const PlanPrices& prices);
 
-/// Keys of other ranks, of one part and for one launch, that a piece sees.
-struct HeldKeys {
-    int launch = 0;
-    std::size_t part = 0;
-    double keys = 0;
-    std::array<SeeingTiles, 2> tiles{};
-};
-
-/// Seconds that SMs wait on average at the ends of a rank's launches. `held` has all that the rank holds, and is
-/// sorted here.
-double waiting_seconds(std::vector<HeldKeys>& held, const PassPrices& prices);
-
 /// Prices plans of one mask.
 class PlanPricer {
 public:
@@ -72,9 +60,9 @@ private:
     Interval keys_of(Interval rows) const;
     int host_of(int rank) const { return rank / prices_.ranks_per_host; }
     void add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const;
-    std::int64_t add_keys_of_others(std::size_t part, std::span<const PlanPiece> pieces, Loads& loads) const;
+    std::int64_t add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const;
     static double seconds_of(const LinkPrices& link, double received, double given);
-    static double work_of(Load& load, Pass pass, const PassPrices& prices);
+    static double work_of(const Load& load, Pass pass, const PassPrices& prices);
 
     const Mask& mask_;
     std::span<const PlanPart> parts_;

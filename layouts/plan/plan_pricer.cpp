@@ -1,7 +1,6 @@
 #include "layouts/plan/plan_pieces.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace ringlab::layouts {
@@ -15,7 +14,6 @@ struct PlanPricer::Load {
     double readers = 0;               // other ranks to which it gives keys
     double keys_returned = 0;         // gradients of these keys that come back
     std::array<double, 2> received{}, given{};  // keys: inside the host, between hosts
-    std::vector<HeldKeys> held;
     double gathered() const { return received[0] + received[1]; }
 };
 
@@ -39,17 +37,11 @@ double PlanPricer::seconds_of(const LinkPrices& link, double received, double gi
     return std::max(received * link.key + given * link.gradient, given * link.key + received * link.gradient);
 }
 
-/// Power limits FLOP/s times clock^2 (see clocks_within_power()). A rank that takes `work` at the clock of full tiles,
-/// in which its pairs alone would take `full` of it, therefore takes the cube root of work^2 * full.
-double PlanPricer::work_of(Load& load, Pass pass, const PassPrices& prices) {
-    const auto computed = load.pairs + load.wasted[static_cast<std::size_t>(pass)];
-    const auto work = prices.pair * computed + prices.row * load.rows + prices.piece * load.pieces +
-                      (load.launches > 0 ? prices.again * load.shard : 0) + prices.owner * load.launches +
-                      prices.visit * load.visits + prices.key * load.gathered() + prices.sum * load.readers +
-                      prices.sum_key * load.keys_returned + waiting_seconds(load.held, prices);
-    if (prices.clock == 1) return work;
-    const auto full = prices.pair * (load.pairs + prices.hidden * load.rows);
-    return std::max(prices.clock * work, std::cbrt(work * work * full));
+double PlanPricer::work_of(const Load& load, Pass pass, const PassPrices& prices) {
+    return prices.pair * (load.pairs + load.wasted[static_cast<std::size_t>(pass)]) + prices.row * load.rows +
+           prices.piece * load.pieces + (load.launches > 0 ? prices.again * load.shard : 0) +
+           prices.owner * load.launches + prices.visit * load.visits + prices.key * load.gathered() +
+           prices.sum * load.readers + prices.sum_key * load.keys_returned;
 }
 
 PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices, int ranks)
@@ -93,11 +85,11 @@ PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
     PlanCost cost;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
         add_own_rows(parts_[i], pieces[i], loads.by_rank);
-        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(i, pieces[i], loads);
+        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(pieces[i], loads);
     }
     cost.work.assign(loads.by_rank.size(), 0);
     for (std::size_t rank = 0; rank < loads.by_rank.size(); ++rank) {
-        auto& load = loads.by_rank[rank];
+        const auto& load = loads.by_rank[rank];
         for (const auto pass : {Pass::forward, Pass::backward}) {
             const auto& prices = prices_.passes[static_cast<std::size_t>(pass)];
             const auto work = work_of(load, pass, prices);
@@ -134,7 +126,7 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
 }
 
 /// Adds the keys of a part that its owners see of each other. Returns the number of keys that cross between hosts.
-std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const PlanPiece> pieces, Loads& loads) const {
+std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
     std::vector<int> owners;
     for (const auto& piece : pieces) owners.push_back(piece.rank);
     std::ranges::sort(owners);
@@ -161,37 +153,30 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
     const auto hosts = host_of(loads.ranks() - 1) + 1;
     // By host and piece: how many of its keys have crossed to that host already. Only with crosses_once.
     std::vector<std::vector<double>> crossed(static_cast<std::size_t>(hosts));
-    const auto launches = static_cast<std::size_t>(prices_.crosses_once ? hosts : loads.ranks());
     std::vector<Interval> seen;
-    std::vector<const PlanPiece*> seeing;
-    std::vector<double> held;  // keys, by launch and seeing piece
+    std::vector<bool> attends;  // by launch
     for (std::size_t k = 0; k < owners.size(); ++k) {
         const auto rank = owners[k];
         auto& load = loads.of(rank);
         seen.clear();
-        seeing.clear();
+        attends.assign(static_cast<std::size_t>(loads.ranks()), false);
         double rows = 0;
         for (const auto* piece : rows_of[k]) {
             rows += static_cast<double>(piece->tokens.size());
             const auto keys = keys_of(piece->tokens);
-            if (keys.size() <= 0) continue;
-            seen.push_back(keys);
-            seeing.push_back(piece);
+            if (keys.size() > 0) seen.push_back(keys);
         }
-        held.assign(launches * seen.size(), 0);
         for (std::size_t j = 0; j < pieces.size(); ++j) {
             const auto& tokens = pieces[j].tokens;
             const auto owner = pieces[j].rank;
             if (owner == rank) continue;
-            const auto launch = prices_.crosses_once ? host_of(owner) : owner;
             double keys = 0;  // the maximum, because a rank's pieces see nearly the same keys
-            for (std::size_t i = 0; i < seen.size(); ++i) {
-                const auto here = std::min(seen[i].end, tokens.end) - std::max(seen[i].begin, tokens.begin);
-                if (here <= 0) continue;
-                held[static_cast<std::size_t>(launch) * seen.size() + i] += static_cast<double>(here);
+            for (const auto& of_piece : seen) {
+                const auto here = std::min(of_piece.end, tokens.end) - std::max(of_piece.begin, tokens.begin);
                 keys = std::max(keys, static_cast<double>(here));
             }
             if (keys == 0) continue;
+            attends[static_cast<std::size_t>(prices_.crosses_once ? host_of(owner) : owner)] = true;
             if (host_of(owner) == host_of(rank)) {
                 give(owner, rank, keys, false);
             } else if (!prices_.crosses_once) {
@@ -205,15 +190,8 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
                 if (relay != rank) give(relay, rank, keys, false);
             }
         }
-        for (std::size_t launch = 0; launch < launches; ++launch) {
-            bool attends = false;
-            for (std::size_t i = 0; i < seen.size(); ++i) {
-                const auto keys = held[launch * seen.size() + i];
-                if (keys == 0) continue;
-                attends = true;
-                load.held.push_back({static_cast<int>(launch), part, keys, seeing[i]->tiles});
-            }
-            if (!attends) continue;
+        for (std::size_t launch = 0; launch < attends.size(); ++launch) {
+            if (!attends[launch]) continue;
             load.visits += rows;
             load.launches += loads.is_new(loads.attends, rank, static_cast<int>(launch));
         }

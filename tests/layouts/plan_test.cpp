@@ -164,19 +164,6 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     BOOST_TEST(mean < 1.11);
 }
 
-// None of these documents is longer than a rank's work, and no exchange of whole ones keeps the number of tokens.
-// Before short ones filled the gaps, the busier rank had 1.2 times the mean work.
-BOOST_AUTO_TEST_CASE(whole_documents_even_out_because_short_ones_fill_the_gaps) {
-    const auto mask = make_mask(
-        "causal+documents:"
-        "1998,110,430,103,978,20,20,628,649,2677,1344,54,18,1162,2070,2791,215,123,890,614,36,20,2078,28,208,"
-        "834,142,3177,2067,1066,7722,586,10211,56,1336,20,449,274,2602,753,503,863,456,130,953,568,182,1887,"
-        "1465,57,52,1156,536,178,20,44,33,705,650,187,304,97,219,57,2916,759",
-        65536);
-    const auto& prices = default_plan_prices();
-    BOOST_TEST(imbalance_of(plan_cost(planned_layout(mask, 2, prices), mask, prices)) < 1.1);
-}
-
 // It has a third of the pairs: about six ranks' work, of a host's eight. With the default prices of the network its
 // ranks may be of two hosts, if their work is more even then.
 BOOST_AUTO_TEST_CASE(a_document_that_fits_a_host_stays_in_it_if_the_network_is_slow) {
@@ -285,21 +272,6 @@ BOOST_AUTO_TEST_CASE(rows_of_a_cut_part_cost_as_much_as_the_tiles_that_they_lie_
     BOOST_TEST(plan_cost(layout, make_mask("causal", 10), prices).seconds[0] == 40);
     for (auto& pass : prices.passes) pass.tile_rows = 4;
     BOOST_TEST(plan_cost(layout, make_mask("causal+documents:5,5", 10), prices).seconds[0] == 15);
-}
-
-// Four SMs take five work tiles of two tiles, at 3 s each and 1 s of their own: two waves of 7 s, with 5 / 4 of a wave
-// of work. Of keys: two pieces of a row tile each see 8 keys, the later one 8 more: two work tiles of 7 s, two of 4 s.
-BOOST_AUTO_TEST_CASE(sms_wait_for_the_last_work_tiles_of_a_launch) {
-    PassPrices prices{.waves = {.sms = 4, .tile_keys = 4, .work_tile = 1, .tile = 3}};
-    std::vector<HeldKeys> held{{.keys = 8, .tiles = {SeeingTiles{5, 0}, SeeingTiles{1, 0}}}};
-    BOOST_TEST(waiting_seconds(held, prices) == 2 * 7 - 5 * 7 / 4.0);
-    held.push_back({.keys = 16, .tiles = {SeeingTiles{}, SeeingTiles{1, 0}}});
-    prices.waves.by_keys = true;
-    BOOST_TEST(waiting_seconds(held, prices) == 7 - (2 * 7 + 2 * 4) / 4.0);
-    held[1].launch = 1;  // two of 4 s, then four of them
-    BOOST_TEST(waiting_seconds(held, prices) == (4 - 2) + 0.0);
-    prices.waves.sms = 0;
-    BOOST_TEST(waiting_seconds(held, prices) == 0);
 }
 
 // The tiles that meet keys are found by the same code as in the kernels' lists and in the simulator.

@@ -116,7 +116,8 @@ auto key_of(const ContextParallelRow& row) {
 }
 
 layouts::Layout layout_of(const ContextParallelBenchmark& benchmark, const ContextParallelBenchmark::System& system,
-                          const std::string& mask_name, const layouts::Mask& mask, const Documents& documents, int gpus) {
+                          const std::string& mask_name, const layouts::Mask& mask, const Documents& documents,
+                          int gpus) {
     const auto& name = mask_name == "full" ? system.full : mask_name == "causal" ? system.causal : system.packed;
     const auto spec = layouts::Spec::parse(name);
     if (spec.name == "groups") return document_groups(documents, gpus, benchmark.tokens_per_gpu);
@@ -236,8 +237,9 @@ ContextParallelBenchmark load_benchmark(const std::string& name) {
 
 std::vector<ContextParallelRow> load_rows(const std::string& file, const ContextParallelBenchmark& benchmark) {
     const auto lines = lines_of(file, "published figures");
-    require(!lines.empty() && lines.front().second == column_names, "{}: the first line is '{}'; it must be the columns {}",
-            file, lines.empty() ? "" : lines.front().second, column_names);
+    require(!lines.empty() && lines.front().second == column_names,
+            "{}: the first line is '{}'; it must be the columns {}", file, lines.empty() ? "" : lines.front().second,
+            column_names);
     require(lines.size() > 1, "{}: there are columns but no figures", file);
     std::vector<ContextParallelRow> rows;
     std::set<decltype(key_of(rows.front()))> seen;

@@ -160,7 +160,7 @@ Plan make_plan(const Case& which, layouts::Problem problem, const std::vector<st
         layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
     if (which.queries > 0) problem.queries = layouts::last_rows(mask, which.queries);
     const auto policy = policy_from(which.policy, problem.dtype);
-    const auto layout = laid_out(which.layout, mask, which.ranks, problem, policy.gradient_dtype);
+    const auto layout = laid_out(which.layout, which.schedule, mask, which.ranks, problem, policy.gradient_dtype);
     Plan plan{problem, nullptr, nullptr};
     layouts::ScheduleOptions options{which.schedule, layouts::Pass::forward, policy.accumulation,
                                      policy.gradient_dtype};

@@ -7,19 +7,22 @@ namespace ringlab::experiments {
 
 bool is_planned(const std::string& layout) { return layouts::Spec::parse(layout).name == "planned"; }
 
-layouts::PlanPrices prices_of(const std::string& layout, const layouts::Problem& problem, int ranks,
-                              layouts::DType gradient_dtype) {
+layouts::PlanPrices prices_of(const std::string& layout, const std::string& schedule, const layouts::Problem& problem,
+                              int ranks, layouts::DType gradient_dtype) {
     const auto machine = layouts::Spec::parse(layout).arguments;
-    if (machine.empty()) return layouts::default_plan_prices();
-    return sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem, ranks,
-                            gradient_dtype);
+    const auto prices = machine.empty()
+                            ? layouts::default_plan_prices()
+                            : sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem,
+                                               ranks, gradient_dtype);
+    // All other schedules move whole blocks. Some attend to each in a launch of its own, which the price leaves out.
+    return layouts::Spec::parse(schedule).name == "seen" ? prices : layouts::for_whole_blocks(prices);
 }
 
-layouts::Layout laid_out(const std::string& layout, const layouts::Mask& mask, int ranks,
+layouts::Layout laid_out(const std::string& layout, const std::string& schedule, const layouts::Mask& mask, int ranks,
                          const layouts::Problem& problem, layouts::DType gradient_dtype) {
     layouts::layout_granularity(layout, ranks);  // says what is wrong with the name
     if (!is_planned(layout)) return layouts::make_layout(layout, mask, ranks);
-    return layouts::planned_layout(mask, ranks, prices_of(layout, problem, ranks, gradient_dtype), layout);
+    return layouts::planned_layout(mask, ranks, prices_of(layout, schedule, problem, ranks, gradient_dtype), layout);
 }
 
 std::vector<std::string> for_machines(const std::vector<std::string>& layouts,

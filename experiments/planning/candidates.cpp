@@ -96,7 +96,7 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
         const auto padded = layouts::pad(mask, tokens);
         auto sized = problem;
         sized.tokens = tokens;
-        const auto layout = laid_out(one.which.layout, padded, ranks, sized, layouts::DType::fp32);
+        const auto layout = laid_out(one.which.layout, one.which.schedule, padded, ranks, sized, layouts::DType::fp32);
         const layouts::Run all{0, 1, tokens};
         const layouts::KeyCounter keys({&all, 1});
         auto pairs = static_cast<double>(layouts::visible_pairs(padded, {&all, 1}, keys)) / ranks;

@@ -76,7 +76,8 @@ double median(std::vector<double> samples) {
 void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan) {
     if (!is_planned(layout)) return;
     const auto text =
-        text_of(prices_of(layout, plan.problem, plan.layout().ranks(), plan.forward->options().gradient_dtype));
+        text_of(prices_of(layout, plan.forward->options().schedule, plan.problem, plan.layout().ranks(),
+                          plan.forward->options().gradient_dtype));
     run.attribute("layout_prices_sha256", to_text(digest_of(std::as_bytes(std::span(text)))), "1",
                   "digest of the prices that the layout was made for, a line each");
 }

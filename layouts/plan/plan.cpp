@@ -7,19 +7,48 @@
 
 namespace ringlab::layouts {
 
+namespace {
+
+/// The price of a plan, which is out of all proportion if there is not the memory for it.
+double price_within_memory(const PlanCost& cost, const PlanPrices& prices) {
+    constexpr double too_much = 1e6;  // seconds
+    const bool fits = prices.most_gathered == 0 || cost.most_gathered <= prices.most_gathered;
+    return cost.total() + (fits ? 0 : too_much);
+}
+
+/// Those of the layouts that divide the mask's tokens.
+std::vector<Layout> simple_layouts(const std::vector<std::string>& names, const Mask& mask, int ranks) {
+    std::vector<Layout> layouts;
+    for (const auto& name : names)
+        if (mask.tokens() % layout_granularity(name, ranks) == 0) layouts.push_back(make_layout(name, mask, ranks));
+    return layouts;
+}
+
+/// Equal chunks, because cuts cost nothing where whole blocks move. The layouts with few cuts need fewer blocks.
+Layout plan_of_whole_blocks(const Mask& mask, int ranks, const PlanPrices& prices) {
+    const auto layouts = simple_layouts({"balanced", "zigzag", "contiguous"}, mask, ranks);
+    return *std::ranges::min_element(layouts, {}, [&](const Layout& layout) {
+        return price_within_memory(plan_cost(layout, mask, prices), prices);
+    });
+}
+
+}  // namespace
+
 Pieces Planner::plan() const {
     auto [best, least] = best_of_wholes();
     const auto take = [&](Pieces pieces) {
         auto cost = price_of(pieces);
-        const bool fits = prices_.most_gathered == 0 || cost.most_gathered <= prices_.most_gathered;
-        if (const auto price = cost.total() + (fits ? 0 : too_much); price < least) {
+        if (const auto price = price_within_memory(cost, prices_); price < least) {
             least = price;
             best = std::move(pieces);
         }
         return cost;
     };
-    if (!is_large())
+    if (!is_large()) {
         for (const auto& d : all_orders()) take(cut(d, 1));
+        for (const auto& layout : simple_layouts({"zigzag", "contiguous"}, mask_, static_cast<int>(ranks_)))
+            take(pieces_of(layout, parts_));
+    }
     const auto improve = [&](Draft d) {
         for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
             even_out(d);
@@ -39,8 +68,7 @@ Pieces Planner::plan() const {
     for (const double over :
          is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
         if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
-        improve(draft(over * least_work, over == 1, false));
-        if (over == 1 && !spreads(least_work)) improve(draft(least_work, true, true));
+        improve(draft(over * least_work, over == 1));
     }
     return best;
 }
@@ -106,8 +134,16 @@ Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std
             ranks);
     require(prices.ranks_per_host > 0 && prices.tile > 0,
             "prices of layout {} are of {} ranks per host and tiles of {}", name, prices.ranks_per_host, prices.tile);
-    Planner planner(mask, ranks, prices);
-    return {std::move(name), mask.tokens(), planner.shards(planner.plan())};
+    std::vector<std::vector<Run>> shards;
+    if (prices.whole_blocks) {
+        const auto layout = plan_of_whole_blocks(mask, ranks, prices);
+        for (int rank = 0; rank < ranks; ++rank)
+            shards.emplace_back(layout.shard(rank).begin(), layout.shard(rank).end());
+    } else {
+        const Planner planner(mask, ranks, prices);
+        shards = planner.shards(planner.plan());
+    }
+    return {std::move(name), mask.tokens(), std::move(shards)};
 }
 
 }  // namespace ringlab::layouts

@@ -25,19 +25,6 @@ struct LinkPrices {
     double gradient = 0;  ///< 0 in a forward pass
 };
 
-/// What is needed to know how long SMs wait at the end of a launch for its last work tiles.
-struct WavePrices {
-    int sms = 0;                 ///< 0: they do not wait
-    std::int64_t heads = 1;      ///< work tiles for each tile of rows, or of keys: heads times batch elements
-    std::int64_t group = 1;      ///< query heads for each head of keys
-    bool by_keys = false;        ///< work tiles are tiles of keys, not of rows
-    std::int64_t tile_keys = 1;  ///< keys of a tile
-    double head_bytes = 0;       ///< of a key and its value, of one head
-    double work_tile = 0;        ///< seconds of a work tile on its SM
-    double tile = 0;             ///< seconds of each full tile in it
-    friend bool operator==(const WavePrices&, const WavePrices&) = default;
-};
-
 /// Prices of one pass on one rank, in seconds, over all heads and batch elements. Each comment says what is counted.
 struct PassPrices {
     double pair = 0;   ///< for each visible pair
@@ -52,11 +39,6 @@ struct PassPrices {
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
     std::int64_t tile_rows = 0;      ///< rows of a tile of the kernel; 0: tiles are not counted
     double cut = 0;                  ///< what a tile that the mask cuts costs above a full one, divided by a full one
-    double hidden = 0;               ///< pairs that tiles compute for each row besides those that it sees
-    /// All prices are for the clock that power leaves a kernel of full tiles, relative to the highest one: no rank has
-    /// a higher clock than 1.
-    double clock = 1;
-    WavePrices waves{};  ///< of launches for other ranks' keys
     friend bool operator==(const PassPrices&, const PassPrices&) = default;
 };
 
@@ -66,9 +48,12 @@ struct PlanPrices {
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
     std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
     /// A key that several ranks of a host see crosses the network once, to the rank with its owner's number in that
-    /// host, which passes it on. A rank attends to the keys of a group of hosts in one launch, see seen_group().
-    /// Without this, it has a launch for each other rank.
+    /// host, which passes it on. A rank attends to the keys of each host in one launch. Without this, it has a launch for
+    /// each other rank.
     bool crosses_once = false;
+    /// A rank gets all keys of another rank if it sees one of them, and attends to all in one launch: schedule `pull`.
+    /// A cut costs no time then.
+    bool whole_blocks = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
 
     friend bool operator==(const PlanPrices&, const PlanPrices&) = default;
@@ -77,6 +62,9 @@ struct PlanPrices {
 /// Attention with 64:8 heads of 128 in bf16 on hosts of eight H200 with a network port of 400 Gb/s for each
 /// (`plan_prices()` of h200_cluster.toml). Plans use these prices if no others are given.
 const PlanPrices& default_plan_prices();
+
+/// The same prices for a schedule that moves whole blocks.
+PlanPrices for_whole_blocks(PlanPrices prices);
 
 /// Every price with its name and all its digits, one a line. Records keep a digest of this text.
 std::string text_of(const PlanPrices& prices);
@@ -96,7 +84,7 @@ std::vector<PlanPart> plan_parts(const Mask& mask);
 struct PlanCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link
-    std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank sees
+    std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank receives
     std::int64_t between_hosts = 0;   ///< tokens, counted as often as they cross the network
     double total() const { return seconds[0] + seconds[1]; }
 };
@@ -104,7 +92,8 @@ struct PlanCost {
 /// Throws Error unless all runs of the layout have stride 1.
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices);
 
-/// Makes a plan, as docs/how-to/packed-documents.md describes it.
+/// Makes a plan, as docs/how-to/packed-documents.md describes it. Where whole blocks move, it is the cheapest of the
+/// layouts `balanced`, `zigzag` and `contiguous`.
 /// Every rank gets the same number of tokens. `name` becomes the name of the layout. The same arguments always give the
 /// same layout. Throws Error unless the number of tokens is a multiple of `ranks`.
 Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name = "planned");

@@ -28,19 +28,7 @@ Pieces Planner::cut(const Draft& d, int bands) const {
     });
     for (std::size_t place = 0; place < d.chain.size(); ++place)
         pieces[d.chain[place]] = in_even_bands(d.chain[place], shares[place], bands);
-    for (auto& of_part : pieces) split_rests(of_part);
     return pieces;
-}
-
-void Planner::split_rests(std::vector<PlanPiece>& of_part) const {
-    if (of_part.size() < 2) return;
-    std::vector<PlanPiece> split;
-    for (const auto& [tokens, rank, place, tiles] : of_part) {
-        const auto whole = tokens.begin + tokens.size() / grain_ * grain_;
-        if (whole > tokens.begin) split.push_back({{tokens.begin, whole}, rank});
-        if (whole < tokens.end) split.push_back({{whole, tokens.end}, rank});
-    }
-    of_part = std::move(split);
 }
 
 std::vector<PlanPiece> Planner::in_even_bands(std::size_t part, const std::vector<Share>& shares, int limit) const {

@@ -51,22 +51,7 @@ double Planner::filler_density(double most) const {
     return tokens > 0 ? work / tokens : 0;
 }
 
-std::vector<std::size_t> Planner::cheapest_parts() const {
-    std::vector<std::size_t> parts(parts_.size());
-    std::iota(parts.begin(), parts.end(), std::size_t{0});
-    std::ranges::stable_sort(parts, {},
-                             [&](std::size_t part) { return whole_[part] / static_cast<double>(length(part)); });
-    constexpr std::int64_t portion = 8;  // of all tokens
-    std::int64_t tokens = 0;
-    const auto end = std::ranges::find_if(parts, [&](std::size_t part) {
-        const bool enough = portion * tokens >= mask_.tokens();
-        tokens += length(part);
-        return enough;
-    });
-    return {parts.begin(), end};
-}
-
-Draft Planner::draft(double most, bool everywhere, bool with_filler) const {
+Draft Planner::draft(double most, bool everywhere) const {
     Draft d;
     const auto filler = filler_density(most);
     std::vector<std::size_t> longs;
@@ -76,11 +61,6 @@ Draft Planner::draft(double most, bool everywhere, bool with_filler) const {
         longs.push_back(part);
         wanted[part] = ranks_wanted(part, most, filler);
     }
-    if (longs.empty() && with_filler)
-        for (const auto part : cheapest_parts()) {
-            longs.push_back(part);
-            wanted[part] = static_cast<double>(length(part)) / static_cast<double>(share_);
-        }
     std::ranges::stable_sort(longs, std::greater{}, [&](std::size_t part) { return wanted[part]; });
 
     // After each part of the chain comes the longest one that still fits on the host, if there is one.
@@ -144,8 +124,7 @@ double Planner::token_seconds(std::size_t part, double ranks) const {
     const auto tokens = static_cast<double>(length(part)), others = std::max(0.0, ranks - 1);
     auto seconds = whole_[part] / tokens;
     if (others == 0) return seconds;
-    // Launches for keys of other ranks: one for each rank, or as if there was one for each host. There are seen_groups,
-    // but plans by that number took 0.6 % longer.
+    // For keys of other ranks.
     const auto launches = prices_.crosses_once ? std::ceil(ranks / prices_.ranks_per_host) : others;
     for (const auto& pass : prices_.passes)
         seconds +=

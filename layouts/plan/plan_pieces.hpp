@@ -26,6 +26,9 @@ struct PlanPiece {
 /// The pieces of each part, in the order of their positions.
 using Pieces = std::vector<std::vector<PlanPiece>>;
 
+/// The pieces of a layout whose runs have stride 1. Throws Error if they have not.
+Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts);
+
 /// Sets the places of all pieces and returns them by rank, in this order: first the pieces of parts that are cut, if
 /// they are whole tiles, then all others by position. So few tiles hold rows of several parts.
 std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std::int64_t tile);
@@ -36,23 +39,11 @@ std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std
 /// part before A and of one behind A also meets the keys of A that the rank holds. It counts for the last piece of A.
 void count_tiles(Pieces& pieces, int ranks, const PlanPrices& prices);
 
-/// Keys of other ranks, of one part and for one launch, that a piece sees.
-struct HeldKeys {
-    int launch = 0;
-    std::size_t part = 0;
-    double keys = 0;
-    std::array<SeeingTiles, 2> tiles{};
-};
-
-/// Seconds that SMs wait on average at the ends of a rank's launches. `held` has all that the rank holds, and is
-/// sorted here.
-double waiting_seconds(std::vector<HeldKeys>& held, const PassPrices& prices);
-
 /// Prices plans of one mask.
 class PlanPricer {
 public:
-    /// All three must outlive the pricer.
-    PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices);
+    /// Mask, parts and prices must outlive the pricer.
+    PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices, int ranks);
 
     /// Sets the tiles of the pieces, whose places must be set.
     PlanCost cost(Pieces& pieces, int ranks) const;
@@ -68,15 +59,15 @@ private:
 
     Interval keys_of(Interval rows) const;
     int host_of(int rank) const { return rank / prices_.ranks_per_host; }
-    int launch_of(int rank, int owner, int hosts) const;
     void add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const;
-    std::int64_t add_keys_of_others(std::size_t part, std::span<const PlanPiece> pieces, Loads& loads) const;
+    std::int64_t add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const;
     static double seconds_of(const LinkPrices& link, double received, double given);
-    static double work_of(Load& load, Pass pass, const PassPrices& prices);
+    static double work_of(const Load& load, Pass pass, const PassPrices& prices);
 
     const Mask& mask_;
     std::span<const PlanPart> parts_;
     const PlanPrices& prices_;
+    double block_;  // tokens of a rank
     Run everything_;
     KeyCounter keys_;
 };

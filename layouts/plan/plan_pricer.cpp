@@ -1,8 +1,6 @@
 #include "layouts/plan/plan_pieces.hpp"
-#include "layouts/schedules/seen_groups.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace ringlab::layouts {
@@ -16,7 +14,6 @@ struct PlanPricer::Load {
     double readers = 0;               // other ranks to which it gives keys
     double keys_returned = 0;         // gradients of these keys that come back
     std::array<double, 2> received{}, given{};  // keys: inside the host, between hosts
-    std::vector<HeldKeys> held;
     double gathered() const { return received[0] + received[1]; }
 };
 
@@ -40,23 +37,18 @@ double PlanPricer::seconds_of(const LinkPrices& link, double received, double gi
     return std::max(received * link.key + given * link.gradient, given * link.key + received * link.gradient);
 }
 
-/// Power limits FLOP/s times clock^2 (see clocks_within_power()). A rank that takes `work` at the clock of full tiles,
-/// in which its pairs alone would take `full` of it, therefore takes the cube root of work^2 * full.
-double PlanPricer::work_of(Load& load, Pass pass, const PassPrices& prices) {
-    const auto computed = load.pairs + load.wasted[static_cast<std::size_t>(pass)];
-    const auto work = prices.pair * computed + prices.row * load.rows + prices.piece * load.pieces +
-                      (load.launches > 0 ? prices.again * load.shard : 0) + prices.owner * load.launches +
-                      prices.visit * load.visits + prices.key * load.gathered() + prices.sum * load.readers +
-                      prices.sum_key * load.keys_returned + waiting_seconds(load.held, prices);
-    if (prices.clock == 1) return work;
-    const auto full = prices.pair * (load.pairs + prices.hidden * load.rows);
-    return std::max(prices.clock * work, std::cbrt(work * work * full));
+double PlanPricer::work_of(const Load& load, Pass pass, const PassPrices& prices) {
+    return prices.pair * (load.pairs + load.wasted[static_cast<std::size_t>(pass)]) + prices.row * load.rows +
+           prices.piece * load.pieces + (load.launches > 0 ? prices.again * load.shard : 0) +
+           prices.owner * load.launches + prices.visit * load.visits + prices.key * load.gathered() +
+           prices.sum * load.readers + prices.sum_key * load.keys_returned;
 }
 
-PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices)
+PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices, int ranks)
     : mask_(mask),
       parts_(parts),
       prices_(prices),
+      block_(static_cast<double>(mask.tokens()) / ranks),
       everything_{0, 1, mask.tokens()},
       keys_(std::span<const Run>(&everything_, 1)) {}
 
@@ -87,23 +79,17 @@ Interval PlanPricer::keys_of(Interval rows) const {
     return seen;
 }
 
-/// The launch in which a rank attends to keys of the owner.
-int PlanPricer::launch_of(int rank, int owner, int hosts) const {
-    if (!prices_.crosses_once) return owner;
-    return seen_group((host_of(rank) - host_of(owner) + hosts) % hosts, hosts);
-}
-
 PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
     count_tiles(pieces, ranks, prices_);
     Loads loads(static_cast<std::size_t>(ranks));
     PlanCost cost;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
         add_own_rows(parts_[i], pieces[i], loads.by_rank);
-        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(i, pieces[i], loads);
+        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(pieces[i], loads);
     }
     cost.work.assign(loads.by_rank.size(), 0);
     for (std::size_t rank = 0; rank < loads.by_rank.size(); ++rank) {
-        auto& load = loads.by_rank[rank];
+        const auto& load = loads.by_rank[rank];
         for (const auto pass : {Pass::forward, Pass::backward}) {
             const auto& prices = prices_.passes[static_cast<std::size_t>(pass)];
             const auto work = work_of(load, pass, prices);
@@ -140,7 +126,7 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
 }
 
 /// Adds the keys of a part that its owners see of each other. Returns the number of keys that cross between hosts.
-std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const PlanPiece> pieces, Loads& loads) const {
+std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
     std::vector<int> owners;
     for (const auto& piece : pieces) owners.push_back(piece.rank);
     std::ranges::sort(owners);
@@ -149,9 +135,14 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
     std::int64_t between_hosts = 0;
     const auto give = [&](int from, int to, double keys, bool network) {
         auto& giver = loads.of(from);
+        const bool is_first = loads.is_new(loads.gives, from, to);
+        if (prices_.whole_blocks) {
+            if (!is_first) return;
+            keys = block_;
+        }
         giver.given[network] += keys;
         giver.keys_returned += keys;
-        giver.readers += loads.is_new(loads.gives, from, to);
+        giver.readers += is_first;
         loads.of(to).received[network] += keys;
         if (network) between_hosts += static_cast<std::int64_t>(keys);
     };
@@ -162,37 +153,30 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
     const auto hosts = host_of(loads.ranks() - 1) + 1;
     // By host and piece: how many of its keys have crossed to that host already. Only with crosses_once.
     std::vector<std::vector<double>> crossed(static_cast<std::size_t>(hosts));
-    const auto launches = static_cast<std::size_t>(prices_.crosses_once ? seen_groups : loads.ranks());
     std::vector<Interval> seen;
-    std::vector<const PlanPiece*> seeing;
-    std::vector<double> held;  // keys, by launch and seeing piece
+    std::vector<bool> attends;  // by launch
     for (std::size_t k = 0; k < owners.size(); ++k) {
         const auto rank = owners[k];
         auto& load = loads.of(rank);
         seen.clear();
-        seeing.clear();
+        attends.assign(static_cast<std::size_t>(loads.ranks()), false);
         double rows = 0;
         for (const auto* piece : rows_of[k]) {
             rows += static_cast<double>(piece->tokens.size());
             const auto keys = keys_of(piece->tokens);
-            if (keys.size() <= 0) continue;
-            seen.push_back(keys);
-            seeing.push_back(piece);
+            if (keys.size() > 0) seen.push_back(keys);
         }
-        held.assign(launches * seen.size(), 0);
         for (std::size_t j = 0; j < pieces.size(); ++j) {
             const auto& tokens = pieces[j].tokens;
             const auto owner = pieces[j].rank;
             if (owner == rank) continue;
-            const auto launch = launch_of(rank, owner, hosts);
             double keys = 0;  // the maximum, because a rank's pieces see nearly the same keys
-            for (std::size_t i = 0; i < seen.size(); ++i) {
-                const auto here = std::min(seen[i].end, tokens.end) - std::max(seen[i].begin, tokens.begin);
-                if (here <= 0) continue;
-                held[static_cast<std::size_t>(launch) * seen.size() + i] += static_cast<double>(here);
+            for (const auto& of_piece : seen) {
+                const auto here = std::min(of_piece.end, tokens.end) - std::max(of_piece.begin, tokens.begin);
                 keys = std::max(keys, static_cast<double>(here));
             }
             if (keys == 0) continue;
+            attends[static_cast<std::size_t>(prices_.crosses_once ? host_of(owner) : owner)] = true;
             if (host_of(owner) == host_of(rank)) {
                 give(owner, rank, keys, false);
             } else if (!prices_.crosses_once) {
@@ -206,15 +190,8 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
                 if (relay != rank) give(relay, rank, keys, false);
             }
         }
-        for (std::size_t launch = 0; launch < launches; ++launch) {
-            bool attends = false;
-            for (std::size_t i = 0; i < seen.size(); ++i) {
-                const auto keys = held[launch * seen.size() + i];
-                if (keys == 0) continue;
-                attends = true;
-                load.held.push_back({static_cast<int>(launch), part, keys, seeing[i]->tiles});
-            }
-            if (!attends) continue;
+        for (std::size_t launch = 0; launch < attends.size(); ++launch) {
+            if (!attends[launch]) continue;
             load.visits += rows;
             load.launches += loads.is_new(loads.attends, rank, static_cast<int>(launch));
         }
@@ -224,6 +201,11 @@ std::int64_t PlanPricer::add_keys_of_others(std::size_t part, std::span<const Pl
 
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {
     const auto parts = plan_parts(mask);
+    auto pieces = pieces_of(layout, parts);
+    return PlanPricer(mask, parts, prices, layout.ranks()).cost(pieces, layout.ranks());
+}
+
+Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts) {
     Pieces pieces(parts.size());
     for (int rank = 0; rank < layout.ranks(); ++rank) {
         std::int64_t place = 0;
@@ -241,7 +223,7 @@ PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& pri
     }
     for (auto& of_part : pieces)
         std::ranges::sort(of_part, {}, [](const PlanPiece& piece) { return piece.tokens.begin; });
-    return PlanPricer(mask, parts, prices).cost(pieces, layout.ranks());
+    return pieces;
 }
 
 }  // namespace ringlab::layouts

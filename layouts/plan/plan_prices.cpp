@@ -7,52 +7,42 @@ const PlanPrices& default_plan_prices() {
                                                          .row = 2.1357e-08,
                                                          .piece = 6.0188e-07,
                                                          .again = 9.0657e-09,
-                                                         .owner = 7.9652e-06,
+                                                         .owner = 1.0081e-05,
                                                          .visit = 1.6152e-08,
+                                                         .key = 6.6702e-09,
                                                          .inside = {.key = 1.0530e-08},
                                                          .between = {.key = 8.5333e-08},
                                                          .tile_rows = 128,
-                                                         .cut = 4.4297e-01,
-                                                         .hidden = 128,
-                                                         .clock = 0.86569,
-                                                         .waves = {.sms = 132,
-                                                                   .heads = 64,
-                                                                   .group = 8,
-                                                                   .by_keys = false,
-                                                                   .tile_keys = 128,
-                                                                   .head_bytes = 512,
-                                                                   .work_tile = 4.2640e-06,
-                                                                   .tile = 1.7206e-06}},
+                                                         .cut = 4.4297e-01},
                                               PassPrices{.pair = 1.3650e-10,
                                                          .row = 2.9730e-08,
                                                          .piece = 8.4359e-07,
-                                                         .owner = 8.8192e-06,
+                                                         .owner = 2.9539e-05,
                                                          .key = 5.4754e-09,
                                                          .sum = 7.1164e-06,
                                                          .sum_key = 6.4044e-09,
                                                          .inside = {.key = 1.0530e-08, .gradient = 2.1059e-08},
                                                          .between = {.key = 8.5333e-08, .gradient = 1.7067e-07},
                                                          .tile_rows = 64,
-                                                         .cut = 5.0882e-01,
-                                                         .hidden = 80,
-                                                         .clock = 0.83111,
-                                                         .waves = {.sms = 132,
-                                                                   .heads = 8,
-                                                                   .group = 8,
-                                                                   .by_keys = true,
-                                                                   .tile_keys = 128,
-                                                                   .head_bytes = 512,
-                                                                   .work_tile = 1.1564e-05,
-                                                                   .tile = 1.8450e-05}}},
+                                                         .cut = 5.0882e-01}},
                                    .ranks_per_host = 8,
                                    .tile = 128,
                                    .crosses_once = true};
     return prices;
 }
 
+PlanPrices for_whole_blocks(PlanPrices prices) {
+    prices.whole_blocks = true;
+    prices.crosses_once = false;
+    // All keys are in one launch, which reads a tile of rows once.
+    for (auto& pass : prices.passes) pass.again = pass.visit = pass.owner = 0;
+    return prices;
+}
+
 std::string text_of(const PlanPrices& prices) {
-    std::string text = fmt::format("ranks_per_host = {}\ntile = {}\ncrosses_once = {}\nmost_gathered = {}\n",
-                                   prices.ranks_per_host, prices.tile, prices.crosses_once, prices.most_gathered);
+    std::string text =
+        fmt::format("ranks_per_host = {}\ntile = {}\ncrosses_once = {}\nwhole_blocks = {}\nmost_gathered = {}\n",
+                    prices.ranks_per_host, prices.tile, prices.crosses_once, prices.whole_blocks, prices.most_gathered);
     for (const auto pass : {Pass::forward, Pass::backward}) {
         const auto& p = prices.passes[static_cast<std::size_t>(pass)];
         const auto add = [&](const char* name, const auto& value) {
@@ -73,16 +63,6 @@ std::string text_of(const PlanPrices& prices) {
         add("between.gradient", p.between.gradient);
         add("tile_rows", p.tile_rows);
         add("cut", p.cut);
-        add("hidden", p.hidden);
-        add("clock", p.clock);
-        add("waves.sms", p.waves.sms);
-        add("waves.heads", p.waves.heads);
-        add("waves.group", p.waves.group);
-        add("waves.by_keys", p.waves.by_keys ? 1 : 0);
-        add("waves.tile_keys", p.waves.tile_keys);
-        add("waves.head_bytes", p.waves.head_bytes);
-        add("waves.work_tile", p.waves.work_tile);
-        add("waves.tile", p.waves.tile);
     }
     return text;
 }

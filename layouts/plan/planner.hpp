@@ -52,7 +52,7 @@ public:
           share_(mask.tokens() / ranks),
           grain_(share_ >= 4 * prices.tile ? prices.tile : 1),
           parts_(plan_parts(mask)),
-          pricer_(mask, parts_, prices) {
+          pricer_(mask, parts_, prices, ranks) {
         for (const auto& part : parts_) {
             whole_.push_back(pricer_.whole(part));
             mean_ += whole_.back() / ranks;
@@ -64,8 +64,6 @@ public:
     std::vector<std::vector<Run>> shards(Pieces pieces) const;
 
 private:
-    static constexpr double too_much = 1e6;  // seconds
-
     /// Whether there are so many ranks that there is time for a few drafts only.
     bool is_large() const { return ranks_ > 128; }
 
@@ -102,13 +100,8 @@ private:
     /// Mean seconds per token of the parts that are not spread.
     double filler_density(double most) const;
 
-    /// A draft in which a rank has about `most` seconds of work. With `everywhere`, the chain takes up all ranks. With
-    /// `with_filler`, cheap parts are the chain if no part is long: without a chain only items of equal length could be
-    /// exchanged. Filler is cut between ranks, so a plan without it may still be the cheaper one.
-    Draft draft(double most, bool everywhere, bool with_filler) const;
-
-    /// Those with the fewest seconds per token, which together have an eighth of all tokens.
-    std::vector<std::size_t> cheapest_parts() const;
+    /// A draft in which a rank has about `most` seconds of work. With `everywhere`, the chain takes up all ranks.
+    Draft draft(double most, bool everywhere) const;
 
     /// If each part of the chain takes up so many ranks, one after the other. On ranks behind the chain, which items
     /// fill, a token of the chain counts as much as the most expensive one.
@@ -150,9 +143,6 @@ private:
 
     /// The pieces of all parts. A part of the chain is cut into at most so many bands.
     Pieces cut(const Draft& d, int bands) const;
-
-    /// Makes pieces of their own of the rows that fill no tile, because they lie beside other parts in the shard.
-    void split_rests(std::vector<PlanPiece>& of_part) const;
 
     /// Cuts the part into as many bands as are needed to give every rank about the same number of pairs per token: one
     /// if all rows see equally many keys, two if later rows see more.

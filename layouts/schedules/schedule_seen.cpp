@@ -126,7 +126,8 @@ std::array<OpIndex, 2> SeenSchedule::last_messages(int rank, const Launch& launc
                                                    const std::vector<OpIndex>& arrived) const {
     std::array<OpIndex, 2> last{-1, -1};  // between hosts, inside the host
     if (launch.first == 0) return last;
-    for (int section = launch.first; section < launch.end; ++section) {
+    const int distance = launch.first / ranks_per_host_;
+    for (int section = first_section(distance); section < end_section(distance); ++section) {
         const auto& keys = launch.op.part.tokens;
         const auto held = parts(first_gathered_, gathered_, rank, section);
         if (std::ranges::none_of(

@@ -1,6 +1,5 @@
 // Which keys a rank attends to together, and in which order: see SeenSchedule.
 
-#include "layouts/schedules/seen_groups.hpp"
 #include "layouts/schedules/seen_schedule.hpp"
 
 #include <ranges>
@@ -21,11 +20,8 @@ void SeenSchedule::find_launches() {
         for (int rank = 0; rank < ranks(); ++rank)
             for (const auto& launch : launches_[static_cast<std::size_t>(rank)]) {
                 if (launch.first == 0) continue;
-                for (int distance = launch.first / ranks_per_host_; distance * ranks_per_host_ < launch.end;
-                     ++distance) {
-                    auto& pairs = pairs_when_sent_[pair_index(rank, distance)];
-                    pairs = std::max(pairs, launch.pairs);
-                }
+                auto& pairs = pairs_when_sent_[pair_index(rank, launch.first / ranks_per_host_)];
+                pairs = std::max(pairs, launch.pairs);
             }
         for (int rank = 0; rank < ranks(); ++rank) add_last_launches(rank);
     }
@@ -47,17 +43,13 @@ void SeenSchedule::add_launch(int rank, int first, int end, const Part& keys) {
 void SeenSchedule::add_first_launches(int rank) {
     const bool backward = options().pass == Pass::backward;
     std::vector<Interval> others;  // sections
-    for (int from = 0; from < hosts();) {
-        int to = from + 1;  // the hosts of a group
-        while (ranks_per_host_ > 1 && to < hosts() && seen_group(to, hosts()) == seen_group(from, hosts())) ++to;
-        int first = first_section(from), end = end_section(to - 1);
+    for (int place = 0; place < hosts(); ++place) {
+        const int distance = backward ? backward_order(place) : place;
+        int first = first_section(distance), end = end_section(distance);
         while (first < end && !attends_to(rank, first)) ++first;
         while (first < end && !attends_to(rank, end - 1)) --end;
         if (first < end) others.push_back({first, end});
-        from = to;
     }
-    if (backward && !others.empty() && others.front().end <= ranks_per_host_)  // the own host comes last
-        std::ranges::rotate(others, others.begin() + 1);
     if (needs(rank, rank)) {
         const auto pairs = pair_count(row_block(rank), rank);
         // Inside a host gradients take too little time for one more launch.

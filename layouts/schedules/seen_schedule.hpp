@@ -28,9 +28,9 @@ struct SeenArguments {
 /// from the host h places before it (modulo the number of hosts), of the rank whose number is n below its own (modulo
 /// ranks_per_host). Section 0 is the rank's own shard.
 ///
-/// A rank attends to all sections of a group of hosts at once (see seen_group()), but to its own shard alone, because a
-/// launch for each section would load the query tiles as often. Hosts of one rank are not grouped. In the forward pass
-/// its own shard comes first, and then one group after the other, the nearest first.
+/// A rank attends to all sections of a host at once, but to its own shard alone, because a launch for each section
+/// would load the query tiles as often. In the forward pass its own shard comes first, and then one host after the
+/// other, the nearest first.
 ///
 /// In the backward pass gradients return while the ranks compute. Keys of the own shard with half of its pairs come
 /// first, while keys of others arrive. Then come the other hosts, whose gradients have the longest way, then the rank's
@@ -58,8 +58,7 @@ private:
         std::vector<std::int64_t> begins;  ///< of each range: where it lies in the rank's block
     };
 
-    /// The rank's rows attend to sections [first, end) of a group of hosts, or for section 0 to keys of their own
-    /// shard.
+    /// The rank's rows attend to sections [first, end) of one host, or for section 0 to keys of their own shard.
     struct Launch {
         int first = 0, end = 0;
         std::int64_t pairs = 0;  ///< that the rank has computed when it has ended
@@ -148,7 +147,7 @@ private:
     /// The ranges of a section in the rank's block.
     std::vector<Part> parts(int first_block, const std::vector<Section>& sections, int rank, int section) const;
 
-    /// The smallest range of the rank's block that has the keys of sections [first, end).
+    /// The smallest range of the rank's block that has the keys of sections [first, end) of one host.
     Part together(int rank, int first, int end) const;
 
     /// The place, in the block of a relay, of a range of the owner's shard that belongs to the consumer's `section`.

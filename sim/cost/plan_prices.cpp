@@ -22,12 +22,12 @@ double sustained_clock(const AttentionCost& cost, const Machine& machine, double
                                                                   : 1.0;
 }
 
-// Tiles that the last work tile of keys of a launch meets, where the tiles of a launch are not counted. Not derived:
+// Tiles that the last work tile of keys of a launch meets. Not derived:
 // documents of a packing have some thousand rows each.
 constexpr double tiles_of_last_work_tile = 8;
 
 layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,
-                                layouts::DType gradient_dtype, bool counts_waits) {
+                                layouts::DType gradient_dtype) {
     const auto& cost = *kernel_price(machine, pass, p).cost;
     const bool forward = pass == Pass::forward;
     const auto heads = static_cast<double>(p.query_heads * p.batch),
@@ -58,24 +58,11 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     } else {
         prices.key = item * of_kv_heads / keys;
     }
-    if (counts_waits) {
-        prices.waves = {.sms = static_cast<int>(machine.sms),
-                        .heads = by_rows ? p.query_heads * p.batch : p.kv_heads * p.batch,
-                        .group = p.query_heads / p.kv_heads,
-                        .by_keys = !by_rows,
-                        .tile_keys = cost.tile_keys,
-                        .head_bytes = static_cast<double>((p.head_dim + p.value_dim) * bytes_of(p.dtype)),
-                        .work_tile = item + (by_rows ? resume : 0),
-                        .tile = full * (by_rows ? 1 : static_cast<double>(p.query_heads / p.kv_heads))};
-    } else {
-        // SMs wait for half of a work tile on average.
-        const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
-        prices.owner += by_rows ? waiting * (item + resume) : item + waiting * tiles_of_last_work_tile * full;
-        if (by_rows) prices.key = waiting * full / keys;
-    }
+    // SMs wait for half of a work tile on average at the end of a launch.
+    const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
+    prices.owner += by_rows ? waiting * (item + resume) : item + waiting * tiles_of_last_work_tile * full;
+    if (by_rows) prices.key = waiting * full / keys;
     prices.cut = full > 0 ? partial / full - 1 : 0;
-    prices.clock = clock;
-    prices.hidden = hidden / 2 + std::min(rows, keys) / 2;
 
     const auto key_bytes = static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(p.dtype));
     const auto gradient_bytes =
@@ -99,12 +86,8 @@ layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& 
     prices.ranks_per_host = std::min(machine.gpus_per_host, ranks);
     prices.tile = machine.forward.tile_rows;
     prices.crosses_once = ranks > machine.gpus_per_host;
-    // Inside a host there is a launch for each rank. Groups of SMs share the work tiles of launches that are so short,
-    // which the waits of a plan do not know: with them plans for 8 GPUs were 0.5 % slower than with the average.
-    const bool counts_waits = prices.crosses_once;
     for (const auto pass : {Pass::forward, Pass::backward})
-        prices.passes[static_cast<std::size_t>(pass)] =
-            pass_prices(machine, pass, problem, gradient_dtype, counts_waits);
+        prices.passes[static_cast<std::size_t>(pass)] = pass_prices(machine, pass, problem, gradient_dtype);
     if (machine.device_memory_bytes > 0) {
         // A rank holds its Q, O, dO and dQ; its K and V, their gradients, and two more gradients that arrive. The rest
         // is for other ranks' K, V and gradients.

@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(the_packings_as_given_cost_what_their_plans_cost) {
     BOOST_TEST(given.rings.assignment.rings == (std::vector{8, 8}), boost::test_tools::per_element());
     auto problem = problem_from(config.problem);
     problem.tokens = 32768;
-    const auto prices = prices_of("planned:" + machine.file, problem, 8, layouts::DType::fp32);
+    const auto prices = prices_of("planned:" + machine.file, "seen", problem, 8, layouts::DType::fp32);
     for (std::size_t ring = 0; ring < 2; ++ring) {
         const auto mask = layouts::make_mask(packed_mask("causal", batch.packings[ring]), 32768);
         BOOST_TEST(given.rings.seconds[ring] ==

@@ -1,5 +1,6 @@
 #include "experiments/calibration/fit/least_squares.hpp"
 #include "experiments/config/config.hpp"
+#include "experiments/config/planned.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/study/judge.hpp"
@@ -93,6 +94,21 @@ BOOST_AUTO_TEST_CASE(cases_are_the_product_with_layouts_side_by_side) {
     BOOST_TEST(cases[0].name() == "causal contiguous P=2 S=32 ring");
     BOOST_TEST(cases[1].name() == "causal zigzag P=2 S=32 ring");
     BOOST_TEST(cases[3].name() == "full zigzag P=2 S=32 ring");
+}
+
+BOOST_AUTO_TEST_CASE(planned_is_made_for_seen_or_for_schedules_that_move_whole_blocks) {
+    const layouts::Problem problem{.tokens = 16384, .query_heads = 64, .kv_heads = 8};
+    const auto mask = layouts::make_mask("causal+documents:512x16,8192", 16384);
+    const auto shards_under = [&](const std::string& layout, const std::string& schedule) {
+        const auto laid = laid_out(layout, schedule, mask, 4, problem, layouts::DType::fp32);
+        std::vector<layouts::Run> runs;
+        for (int rank = 0; rank < 4; ++rank) runs.insert(runs.end(), laid.shard(rank).begin(), laid.shard(rank).end());
+        return runs;
+    };
+    for (const auto* planned : {"planned", "planned:h200_cluster"}) {
+        BOOST_TEST((shards_under(planned, "pull:2") == shards_under("balanced", "pull")));
+        BOOST_TEST((shards_under(planned, "seen:64:2") != shards_under("balanced", "seen")));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_case_given_twice_is_refused) {

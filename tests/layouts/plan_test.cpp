@@ -164,19 +164,6 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     BOOST_TEST(mean < 1.11);
 }
 
-// None of these documents is longer than a rank's work, and no exchange of whole ones keeps the number of tokens.
-// Before short ones filled the gaps, the busier rank had 1.2 times the mean work.
-BOOST_AUTO_TEST_CASE(whole_documents_even_out_because_short_ones_fill_the_gaps) {
-    const auto mask = make_mask(
-        "causal+documents:"
-        "1998,110,430,103,978,20,20,628,649,2677,1344,54,18,1162,2070,2791,215,123,890,614,36,20,2078,28,208,"
-        "834,142,3177,2067,1066,7722,586,10211,56,1336,20,449,274,2602,753,503,863,456,130,953,568,182,1887,"
-        "1465,57,52,1156,536,178,20,44,33,705,650,187,304,97,219,57,2916,759",
-        65536);
-    const auto& prices = default_plan_prices();
-    BOOST_TEST(imbalance_of(plan_cost(planned_layout(mask, 2, prices), mask, prices)) < 1.1);
-}
-
 // It has a third of the pairs: about six ranks' work, of a host's eight. With the default prices of the network its
 // ranks may be of two hosts, if their work is more even then.
 BOOST_AUTO_TEST_CASE(a_document_that_fits_a_host_stays_in_it_if_the_network_is_slow) {
@@ -287,21 +274,6 @@ BOOST_AUTO_TEST_CASE(rows_of_a_cut_part_cost_as_much_as_the_tiles_that_they_lie_
     BOOST_TEST(plan_cost(layout, make_mask("causal+documents:5,5", 10), prices).seconds[0] == 15);
 }
 
-// Four SMs take five work tiles of two tiles, at 3 s each and 1 s of their own: two waves of 7 s, with 5 / 4 of a wave
-// of work. Of keys: two pieces of a row tile each see 8 keys, the later one 8 more: two work tiles of 7 s, two of 4 s.
-BOOST_AUTO_TEST_CASE(sms_wait_for_the_last_work_tiles_of_a_launch) {
-    PassPrices prices{.waves = {.sms = 4, .tile_keys = 4, .work_tile = 1, .tile = 3}};
-    std::vector<HeldKeys> held{{.keys = 8, .tiles = {SeeingTiles{5, 0}, SeeingTiles{1, 0}}}};
-    BOOST_TEST(waiting_seconds(held, prices) == 2 * 7 - 5 * 7 / 4.0);
-    held.push_back({.keys = 16, .tiles = {SeeingTiles{}, SeeingTiles{1, 0}}});
-    prices.waves.by_keys = true;
-    BOOST_TEST(waiting_seconds(held, prices) == 7 - (2 * 7 + 2 * 4) / 4.0);
-    held[1].launch = 1;  // two of 4 s, then four of them
-    BOOST_TEST(waiting_seconds(held, prices) == (4 - 2) + 0.0);
-    prices.waves.sms = 0;
-    BOOST_TEST(waiting_seconds(held, prices) == 0);
-}
-
 // The tiles that meet keys are found by the same code as in the kernels' lists and in the simulator.
 BOOST_AUTO_TEST_CASE(tiles_of_rows_that_see_a_part_are_those_that_a_launch_for_its_keys_meets) {
     std::mt19937_64 random(14);
@@ -372,6 +344,44 @@ BOOST_AUTO_TEST_CASE(a_key_that_a_host_sees_may_cross_once) {
     BOOST_TEST(plan_cost(layout, mask, prices).between_hosts == 4 * 8);
     prices.crosses_once = true;
     BOOST_TEST(plan_cost(layout, mask, prices).between_hosts == 2 * 8);
+}
+
+// By hand: rank 0 owns tokens 0-3 and 12-15. Rank 1 sees four of its keys in one document and two in another.
+BOOST_AUTO_TEST_CASE(a_whole_block_is_received_once_for_all_documents) {
+    PlanPrices prices;
+    prices.passes[0] = {.inside = {.key = 100}};
+    prices.passes[1] = {.sum = 1, .sum_key = 10};
+    const auto mask = make_mask("documents:6,4,4,2", 16);
+    const auto layout = make_layout("zigzag", 16, 2);
+    auto cost = plan_cost(layout, mask, prices);
+    BOOST_TEST(cost.seconds[0] == 6 * 100);
+    BOOST_TEST(cost.seconds[1] == 1 + 6 * 10);
+    prices.whole_blocks = true;
+    cost = plan_cost(layout, mask, prices);
+    BOOST_TEST(cost.seconds[0] == 8 * 100);
+    BOOST_TEST(cost.seconds[1] == 1 + 8 * 10);
+    BOOST_TEST(cost.most_gathered == 8);
+}
+
+// Documents that fill shares need no keys of others if they stay whole. A long one is half of the tokens.
+BOOST_AUTO_TEST_CASE(where_whole_blocks_move_the_plan_is_the_cheapest_simple_layout) {
+    const auto prices = for_whole_blocks(default_plan_prices());
+    for (const auto& [documents, best] :
+         {std::pair{"4096x4", "contiguous"}, {"16384", "zigzag"}, {"512x16,8192", "balanced"}}) {
+        const auto mask = make_mask("causal+documents:" + std::string(documents), 16384);
+        const auto plan = planned_layout(mask, 4, prices);
+        BOOST_TEST(are_equal(plan, make_layout(best, mask, 4)), documents);
+        for (const auto* other : {"balanced", "zigzag", "contiguous"})
+            BOOST_TEST(plan_cost(plan, mask, prices).total() <=
+                       plan_cost(make_layout(other, mask, 4), mask, prices).total());
+    }
+}
+
+// 16 chunks for each rank would have to divide the tokens.
+BOOST_AUTO_TEST_CASE(where_whole_blocks_move_any_number_of_tokens_for_each_rank_will_do) {
+    const auto mask = make_mask("causal+documents:10,20,3", 33);
+    const auto plan = planned_layout(mask, 3, for_whole_blocks(default_plan_prices()));
+    for (int rank = 0; rank < 3; ++rank) BOOST_TEST(plan.shard_tokens(rank) == 11);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_plans_are_explained) {

@@ -2,7 +2,6 @@
 
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/config/case.hpp"
-#include "experiments/config/planned.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/study/describe.hpp"
@@ -117,8 +116,8 @@ auto key_of(const ContextParallelRow& row) {
 }
 
 layouts::Layout layout_of(const ContextParallelBenchmark& benchmark, const ContextParallelBenchmark::System& system,
-                          const std::string& mask_name, const layouts::Mask& mask, const Documents& documents, int gpus,
-                          const layouts::Problem& problem, layouts::DType gradient_dtype) {
+                          const std::string& mask_name, const layouts::Mask& mask, const Documents& documents,
+                          int gpus) {
     const auto& name = mask_name == "full" ? system.full : mask_name == "causal" ? system.causal : system.packed;
     const auto spec = layouts::Spec::parse(name);
     if (spec.name == "groups") return document_groups(documents, gpus, benchmark.tokens_per_gpu);
@@ -126,7 +125,7 @@ layouts::Layout layout_of(const ContextParallelBenchmark& benchmark, const Conte
         const auto group = spec.arguments.empty() ? 1 : layouts::parse_count(spec.arguments, "ranks of a group", 1);
         return document_zigzag(documents, gpus, static_cast<int>(group));
     }
-    return laid_out(name, mask, gpus, problem, gradient_dtype);
+    return layouts::make_layout(name, mask, gpus);
 }
 
 /// What a pass takes, and its FLOP on each GPU.
@@ -165,8 +164,7 @@ PassTime pass_time(const ContextParallelBenchmark& benchmark, const ContextParal
                                                     : row.mask;
     const auto mask = layouts::make_mask(spec, problem.tokens);
     const auto policy = policy_from(row.packed() ? system.packed_policy : system.policy, problem.dtype);
-    const auto layout =
-        layout_of(benchmark, system, row.mask, mask, documents, row.gpus, problem, policy.gradient_dtype);
+    const auto layout = layout_of(benchmark, system, row.mask, mask, documents, row.gpus);
     const auto schedule = layouts::make_schedule(problem, mask, layout,
                                                  {row.packed() ? system.packed_schedule : system.schedule, row.pass,
                                                   policy.accumulation, policy.gradient_dtype});
@@ -239,8 +237,9 @@ ContextParallelBenchmark load_benchmark(const std::string& name) {
 
 std::vector<ContextParallelRow> load_rows(const std::string& file, const ContextParallelBenchmark& benchmark) {
     const auto lines = lines_of(file, "published figures");
-    require(!lines.empty() && lines.front().second == column_names, "{}: the first line is '{}'; it must be the columns {}",
-            file, lines.empty() ? "" : lines.front().second, column_names);
+    require(!lines.empty() && lines.front().second == column_names,
+            "{}: the first line is '{}'; it must be the columns {}", file, lines.empty() ? "" : lines.front().second,
+            column_names);
     require(lines.size() > 1, "{}: there are columns but no figures", file);
     std::vector<ContextParallelRow> rows;
     std::set<decltype(key_of(rows.front()))> seen;

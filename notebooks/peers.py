@@ -4,14 +4,15 @@ back to back and in single passes."""
 # %% [markdown]
 # # Kernels beside the best there are
 # Rates count visible pairs; medians. Ours are from records of `throughput --protocol sustained burst`, the others from a
-# record of `experiments/peers.py`, made in the same session on the same GPU.
+# records of `experiments/peers.py`, made at the same time on GPUs of the same host.
 
 # %%
 import math
 
 import figures
 
-arguments = figures.arguments(__doc__, "throughput_bursts.h5", "throughput_h200_bursts.h5", "peers_h200.h5")
+arguments = figures.arguments(__doc__, "throughput_bursts.h5", "throughput_h100_bursts.h5", "peers_h100.h5",
+                              "peers_h100_fa2.h5")
 ours = figures.read_runs([path for path in arguments.records if not path.name.startswith("peers")], "throughput")
 peers = figures.read_runs([path for path in arguments.records if path.name.startswith("peers")], "peers")
 PROTOCOLS = {"rate_": "back to back", "burst_rate_": "single passes"}

@@ -4,15 +4,15 @@ TFLOP/s per GPU, by tokens per GPU and for packed documents."""
 # %% [markdown]
 # # Rings beside other systems
 # From records of `python -m ringlab.peers`. Rates count visible pairs; a bar is the median of all calls of the slowest GPU, and of
-# several layouts or kernels of a system the fastest. The packed documents were measured before the others, when Ringlab's ranks
-# still agreed over sockets before each pass.
+# several layouts or kernels of a system the fastest. ring-flash-attention was measured in an earlier session, with about the same
+# rates of Ulysses, and packed documents before both, when Ringlab's ranks still agreed over sockets before each pass.
 
 # %%
 import numpy as np
 
 import figures
 
-arguments = figures.arguments(__doc__, "peers.h5", "peers_2xh100.h5", "peers_2xh100_documents.h5")
+arguments = figures.arguments(__doc__, "peers.h5", "peers_2xh100.h5", "peers_2xh100_before.h5", "peers_2xh100_documents.h5")
 runs = figures.read_runs(arguments.records, "peers")
 SYSTEMS = {"ringlab": ("Ringlab", figures.VERMILLION), "ulysses": ("Ulysses", figures.BLUE),
            "ring-flash-attention": ("ring-flash-attention", figures.GREEN),

@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(row_groups_of_a_batch_read_the_keys_of_their_own_sequences)
                boost::test_tools::tolerance(1e-12));
 }
 
-// What a decoded token took on one H200, by the figures in gpu/kernels/README.md that the machine file is made of.
+// What a decoded token took on one H200, by the figures in gpu/kernels/measurements.md that the machine file is made of.
 BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
     const auto machine = ringlab::sim::load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/4xh200_calibrated.toml");
     struct Took {

@@ -3,7 +3,7 @@ back to back and in single passes."""
 
 # %% [markdown]
 # # Kernels beside the best there are
-# Rates count visible pairs; medians. Ours are from records of `throughput --protocol sustained burst`, the others from a
+# Rates count visible pairs; medians. Ours are from records of `throughput --protocol sustained burst`, the others from
 # records of `experiments/peers.py`, made at the same time on GPUs of the same host.
 
 # %%

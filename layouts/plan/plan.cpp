@@ -24,7 +24,7 @@ std::vector<Layout> simple_layouts(const std::vector<std::string>& names, const 
     return layouts;
 }
 
-/// Equal chunks, because cuts cost nothing where whole blocks move. The layouts with few cuts need fewer blocks.
+/// Equal chunks, because cuts cause no messages where whole blocks move. The layouts with few cuts need fewer blocks.
 Layout plan_of_whole_blocks(const Mask& mask, int ranks, const PlanPrices& prices) {
     const auto layouts = simple_layouts({"balanced", "zigzag", "contiguous"}, mask, ranks);
     return *std::ranges::min_element(layouts, {}, [&](const Layout& layout) {

@@ -52,7 +52,7 @@ struct PlanPrices {
     /// each other rank.
     bool crosses_once = false;
     /// A rank gets all keys of another rank if it sees one of them, and attends to all in one launch: schedule `pull`.
-    /// A cut costs no time then.
+    /// Further cuts then cause no further messages or launches.
     bool whole_blocks = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
 

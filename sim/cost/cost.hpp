@@ -126,7 +126,8 @@ public:
 private:
     /// Whether the sender alone starts a message that this rank receives, and sets a flag behind it. It does if the
     /// message comes to a scratch slot of keys or gradients that is free from the start of the pass, and if all
-    /// messages on the channel come from one rank.
+    /// messages on the channel come from one rank. Further parts of a block that is partly there count as well, although
+    /// the backend sets no flag for them.
     bool sender_sets_flag(const Op& op) const {
         return op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.slot(op.pool) > 0 &&
                op.after().empty() && has_one_sender_[static_cast<std::size_t>(op.channel)];

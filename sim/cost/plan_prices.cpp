@@ -22,8 +22,8 @@ double sustained_clock(const AttentionCost& cost, const Machine& machine, double
                                                                   : 1.0;
 }
 
-// Tiles that the last work tile of keys of a launch meets. Not derived:
-// documents of a packing have some thousand rows each.
+// Tiles that the last work tile of keys of a launch meets. Not derived: documents of a packing have some thousand rows
+// each.
 constexpr double tiles_of_last_work_tile = 8;
 
 layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,

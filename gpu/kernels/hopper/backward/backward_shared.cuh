@@ -146,7 +146,7 @@ struct Share {
     int from_end;  // rows from the last tile to the first
 };
 
-/// Reads the Share from shared memory, where the first thread has put it. It is read again whenever it is needed, so
+/// Reads the Share from shared memory, where one thread has put it. It is read again whenever it is needed, so
 /// that it takes no registers in between.
 __device__ inline Share load_share(std::uint32_t address) {
     const int4 rest = load_shared_int4(address + 16);

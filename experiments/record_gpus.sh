@@ -9,7 +9,7 @@
 #   short      rings of 512 to 2Ki tokens per GPU, beside as much work on one GPU
 #   planned    packings of real lengths in layout planned and in others, on two GPUs
 #   layouts    rings by layout, and under a window and packed documents
-#   alone      one GPU beside cuDNN (built with CUDNN_FRONTEND_INCLUDE_DIR), in two protocols, and its portable kernels
+#   alone      one GPU in two protocols (peers.py times others' kernels in the same cases), and its portable kernels
 #   uses       timelines, a token and a suffix after long caches, latents, rotary embedding, four models' layers
 #   judged     gradients and bf16 errors against fp64, over both transports
 #   context    the longest sequences that fit, run
@@ -157,25 +157,18 @@ part_layouts() {
 part_alone() {
   local kernels=(--ranks 1 --seconds 0.25 --warm-up 0.2)
   CUDA_VISIBLE_DEVICES=$(first 1)
-  step alone 110 throughput "${kernels[@]}" --tokens-per-rank 2048 8192 16384 32768 --masks causal \
-    -o "throughput_$one.h5"
-  step alone_64heads 60 throughput "${kernels[@]}" --tokens-per-rank 8192 16384 --shapes 64:8/128 --masks causal \
-    -o "throughput_${one}_64heads.h5"
-  step alone_shapes 150 throughput "${kernels[@]}" --tokens-per-rank 8192 --masks causal full \
-    --shapes 32:8/128 32:8/64 32:32/192-128 32:8/256 32:8/128/fp16 32:32/128 32:1/128 -o "throughput_${one}_shapes.h5"
-  step alone_masks 60 throughput "${kernels[@]}" --tokens 32768 --masks window:4096,0 "$documents" \
-    -o "throughput_${one}_masks.h5"
-  step alone_long_documents 60 throughput "${kernels[@]}" --tokens 131072 --masks "$long_documents" \
-    -o "throughput_${one}_long_documents.h5"
-  step alone_bursts 90 throughput "${kernels[@]}" --protocol sustained burst --beside ceilings --masks causal \
+  local both=(--protocol sustained burst)
+  step alone_bursts 110 throughput "${kernels[@]}" "${both[@]}" --beside ceilings --masks causal \
     --shapes 32:8/128 64:8/128 --tokens-per-rank 1024 2048 4096 8192 16384 32768 -o "throughput_${one}_bursts.h5"
-  step alone_bursts_full 60 throughput "${kernels[@]}" --protocol sustained burst --beside none --masks full \
+  step alone_bursts_full 60 throughput "${kernels[@]}" "${both[@]}" --beside none --masks full \
     --shapes 32:8/128 64:8/128 32:32/128 32:8/64 32:8/192-128 32:8/256 --tokens-per-rank 8192 \
     -o "throughput_${one}_bursts_full.h5"
-  step alone_bursts_shapes 60 throughput "${kernels[@]}" --protocol sustained burst --beside none --masks causal \
+  step alone_bursts_shapes 60 throughput "${kernels[@]}" "${both[@]}" --beside none --masks causal \
     --shapes 32:32/128 32:8/64 32:8/192-128 32:8/256 --tokens-per-rank 8192 -o "throughput_${one}_bursts_shapes.h5"
+  step alone_bursts_masks 60 throughput "${kernels[@]}" "${both[@]}" --beside none --tokens 32768 \
+    --masks window:4096,0 "$documents" -o "throughput_${one}_bursts_masks.h5"
   step alone_portable 60 throughput "${kernels[@]}" --kernels portable --beside none --masks causal \
-    --shapes 32:8/64 32:8/128 32:8/192-128 32:8/256 --tokens-per-rank 8192 -o "throughput_${one}_portable.h5"
+    --shapes 32:8/64 32:8/128 32:8/192-128 32:8/256 --tokens-per-rank 2048 8192 -o "throughput_${one}_portable.h5"
   step alone_dropout 60 throughput --ranks 1 --tokens-per-rank 8192 --layouts contiguous --masks full causal \
     --kernels portable --dropout 0.1 --beside none "${timing[@]}" -o "throughput_${one}_dropout.h5"
   CUDA_VISIBLE_DEVICES=$(first "$gpus")

@@ -92,11 +92,10 @@ WorkTileOrder backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& 
 
 WorkTileOrder deterministic_backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places) {
     const auto& [heads, group, sms, blocks] = places;
+    if (!work_tiles.fall_linearly) return {.by_head = work_tiles.row_groups == 1};
     const auto section_tiles = std::min(sms / heads, work_tiles.busy);
     constexpr std::int64_t many = 8, tiles_apart = 2;
-    if (!work_tiles.fall_linearly || blocks > 1 || group < many || section_tiles < 1 ||
-        section_tiles > tiles_apart * group)
-        return {};
+    if (blocks > 1 || group < many || section_tiles < 1 || section_tiles > tiles_apart * group) return {};
     const auto sections = work_tiles.busy / section_tiles;
     return {.leading_tiles = static_cast<int>(section_tiles * sections),
             .heads_at_a_time = static_cast<int>(heads),

@@ -26,6 +26,9 @@ struct WorkTileOrder {
     int heads_at_a_time = 1;              ///< divides the number of heads
     int section_tiles = 1, sections = 1;  ///< section_tiles * sections == leading_tiles
     bool in_lockstep = false;
+    /// Deterministic backward: a work tile goes over its row tiles head by head, instead of over all heads of a row
+    /// tile before the next.
+    bool by_head = false;
 };
 
 /// The row tiles that a key tile has to process: their number, and the index of the last one.

@@ -112,6 +112,18 @@ BOOST_AUTO_TEST_CASE(in_order_few_work_tiles_of_all_heads_keep_together) {
         !deterministic_backward_order(work_tiles, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
 }
 
+// Those of a window end at different row tiles, those of a document at the same one.
+BOOST_AUTO_TEST_CASE(in_order_work_tiles_that_share_no_last_row_tile_go_head_by_head) {
+    const KeyWorkTiles window{.work_tiles = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
+    BOOST_TEST(deterministic_backward_order(window, {.heads = 8, .group = 4, .sms = sms}).by_head);
+    auto documents = window;
+    documents.row_groups = 19;
+    BOOST_TEST(!deterministic_backward_order(documents, {.heads = 8, .group = 4, .sms = sms}).by_head);
+    auto causal = triangle(64, 64);
+    causal.fall_linearly = true;
+    BOOST_TEST(!deterministic_backward_order(causal, {.heads = 8, .group = 4, .sms = sms}).by_head);
+}
+
 // K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.
 BOOST_AUTO_TEST_CASE(forward_all_work_tiles_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
     const auto heads_at_a_time = [](std::int64_t keys, std::int64_t kv_heads) {

@@ -183,7 +183,7 @@ public:
         }
         return {.tile = tile(options.pass, dims),
                 .with_semaphores = options.pass == Pass::backward && options.deterministic,
-                .grouped = options.pass == Pass::backward && !options.deterministic,
+                .grouped = options.pass == Pass::backward,
                 .counters = counters};
     }
 

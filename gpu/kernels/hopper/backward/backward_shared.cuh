@@ -176,9 +176,8 @@ __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& 
 /// The steps of a Share, in order. Thread blocks of a cluster share a work tile and take its steps alternately.
 ///
 /// The order is head by head. In lockstep with other thread blocks (WorkTileOrder) it is tile by tile: all heads of a
-/// query tile, then the next query tile. Work tiles that add to dq in a fixed order also go tile by tile, from the last
-/// query tile to the first. Most work tiles have the last one in common, so each is a step or two behind its
-/// predecessor.
+/// query tile, then the next query tile. Work tiles that add to dq in a fixed order go from the last query tile to the
+/// first, and tile by tile if they have the last one in common: each is then a step or two behind its predecessor.
 struct QueryTiles {
     const int *entries, *turns;
     int begin, end, group, first_head;
@@ -192,7 +191,7 @@ struct QueryTiles {
           end(share.item.z),
           group(all.params.geometry.group),
           first_head(share.kv_head * group),
-          by_tile(turns || all.order.in_lockstep),
+          by_tile((turns && !all.order.by_head) || all.order.in_lockstep),
           from_end(share.from_end),
           e(begin),
           head(first_head) {

@@ -26,6 +26,19 @@ SmGroup fastest_group(const BackwardLoad& load, std::int64_t sms, std::span<cons
     return best;
 }
 
+/// The `first` work tiles for as few kv heads at a time as fill the SMs.
+WorkTileOrder few_heads_at_a_time(std::int64_t first, const LaunchShape& places) {
+    constexpr double enough = 0.75;  // of the SMs: filling that many is better than taking twice the heads
+    const double least = enough * static_cast<double>(places.sms);
+    std::int64_t at_a_time = 1;
+    while (at_a_time < places.heads &&
+           (places.heads % at_a_time != 0 || static_cast<double>(at_a_time * first * places.blocks) < least))
+        ++at_a_time;
+    return {.leading_tiles = static_cast<int>(first),
+            .heads_at_a_time = static_cast<int>(at_a_time),
+            .section_tiles = static_cast<int>(first)};
+}
+
 }  // namespace
 
 /// Work tiles, longest first, each go to the group that is free first. Their lengths are taken to fall from the
@@ -78,16 +91,7 @@ WorkTileOrder backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& 
                 .heads_at_a_time = static_cast<int>(heads_at_a_time),
                 .section_tiles = static_cast<int>(work_tiles.busy)};
     }
-    const auto first = similar ? work_tiles.work_tiles : work_tiles.work_tiles / 2;
-    constexpr double enough = 0.75;  // of the SMs: filling that many is better than taking twice the heads
-    const double least = enough * static_cast<double>(sms);
-    std::int64_t heads_at_a_time = 1;
-    while (heads_at_a_time < heads &&
-           (heads % heads_at_a_time != 0 || static_cast<double>(heads_at_a_time * first * blocks) < least))
-        ++heads_at_a_time;
-    return {.leading_tiles = static_cast<int>(first),
-            .heads_at_a_time = static_cast<int>(heads_at_a_time),
-            .section_tiles = static_cast<int>(first)};
+    return few_heads_at_a_time(similar ? work_tiles.work_tiles : work_tiles.work_tiles / 2, places);
 }
 
 WorkTileOrder deterministic_backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places) {
@@ -95,7 +99,10 @@ WorkTileOrder deterministic_backward_order(const KeyWorkTiles& work_tiles, const
     if (!work_tiles.fall_linearly) return {.by_head = work_tiles.row_groups == 1};
     const auto section_tiles = std::min(sms / heads, work_tiles.busy);
     constexpr std::int64_t many = 8, tiles_apart = 2;
-    if (blocks > 1 || group < many || section_tiles < 1 || section_tiles > tiles_apart * group) return {};
+    if (blocks > 1 || group < many || section_tiles < 1 || section_tiles > tiles_apart * group) {
+        const bool all_equal = work_tiles.entries == work_tiles.longest * work_tiles.busy;
+        return all_equal ? few_heads_at_a_time(work_tiles.busy, places) : WorkTileOrder{};
+    }
     const auto sections = work_tiles.busy / section_tiles;
     return {.leading_tiles = static_cast<int>(section_tiles * sections),
             .heads_at_a_time = static_cast<int>(heads),

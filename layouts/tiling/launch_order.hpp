@@ -52,7 +52,8 @@ WorkTileOrder backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& 
 /// reaches a row tile at least one step after its predecessor, so many work tiles of one head at a time wait for each
 /// other. But a few of them, which stay at a row tile for the steps of many query heads, keep together, and L2 holds
 /// their rows. Where work tiles do not end at the same row tile, as under a window, they are at different row tiles at
-/// any time: L2 then holds these rows for one query head at a time (by_head), but not for all.
+/// any time: L2 then holds these rows for one query head at a time (by_head), but not for all. Work tiles of equal length,
+/// as under a full mask, drift apart, because none waits for a later one: L2 holds all rows of few heads.
 WorkTileOrder deterministic_backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places);
 
 /// Order of a forward launch over one block, whose work tiles are tiles of query rows: all work tiles for the query

@@ -124,6 +124,18 @@ BOOST_AUTO_TEST_CASE(in_order_work_tiles_that_share_no_last_row_tile_go_head_by_
     BOOST_TEST(!deterministic_backward_order(causal, {.heads = 8, .group = 4, .sms = sms}).by_head);
 }
 
+// 64 work tiles of two heads, or 128 of one, fill 132 SMs.
+BOOST_AUTO_TEST_CASE(in_order_work_tiles_of_equal_length_go_all_of_them_by_few_heads) {
+    KeyWorkTiles full{.work_tiles = 64, .busy = 64, .entries = 64 * 128, .longest = 128, .fall_linearly = true};
+    const auto order = deterministic_backward_order(full, {.heads = 32, .group = 1, .sms = sms});
+    BOOST_TEST(order.leading_tiles == 64);
+    BOOST_TEST(order.heads_at_a_time == 2);
+    BOOST_TEST(!order.by_head);
+    full.work_tiles = full.busy = 128;
+    full.entries = 128 * 128;
+    BOOST_TEST(deterministic_backward_order(full, {.heads = 8, .group = 4, .sms = sms}).heads_at_a_time == 1);
+}
+
 // K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.
 BOOST_AUTO_TEST_CASE(forward_all_work_tiles_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
     const auto heads_at_a_time = [](std::int64_t keys, std::int64_t kv_heads) {

@@ -22,7 +22,6 @@ public:
         dim_class(head_dim, value_dim);  // throws if there are no such kernels
         return true;
     }
-    bool has_dropout() const override { return true; }
 
     KernelWorkTiles work_tiles(Pass pass, std::int64_t head_dim, std::int64_t value_dim) const override {
         return {pass == Pass::backward, tile(pass, head_dim, value_dim)};

@@ -12,7 +12,7 @@ For every row i and query head h, over the keys j that row i sees:
 
 all in float64. Where the file has sinks, learned logits of the heads, exp(sink) is in the sum of lse, and
 dsink = -sum_i exp(sink - lse_i) do_i.o_i. Where it says that p is dropped out, o, dv and the dp = do.v in ds have d_j p_j and
-d_j dp_j, with d_j = 0 or 1/(1 - probability) by the generator Philox4x32-10. Where the file has a latent (RANK+SHARED: multi-head latent attention), k and v are its numbers and the
+d_j dp_j, with d_j = 0 or 1/(1 - rate) by the generator Philox4x32-7. Where the file has a latent (RANK+SHARED: multi-head latent attention), k and v are its numbers and the
 matrices W of each head, of which come k_j = (W_k c_j, shared numbers) and v_j = W_v c_j, rounded to their type; dk and dv
 are made gradients by these behind it. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
 before all that, and dq and dk are turned back behind it. Prints the error of each result, relative to the norm and to the
@@ -76,9 +76,9 @@ def compressed(file, dk, dv):
 
 
 def philox(counter, key):
-    """Philox4x32-10 (Salmon et al., SC 2011): four random words for each counter. A counter is given as four arrays."""
+    """Philox4x32-7 (Salmon et al., SC 2011): four random words for each counter. A counter is given as four arrays."""
     c, key = [np.asarray(x, np.uint64) for x in counter], list(key)
-    for _ in range(10):
+    for _ in range(7):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
         c = [(b >> shift) ^ c[1] ^ np.uint64(key[0]), b & low, (a >> shift) ^ c[3] ^ np.uint64(key[1]), a & low]
@@ -87,17 +87,21 @@ def philox(counter, key):
 
 
 def factors(file, batch, head, rows, keys):
-    """Dropout factor of each pair of these global positions: 0 or 1/(1 - probability); 1 without dropout."""
-    probability = file.attrs.get("dropout", 0.0)
-    if probability == 0:
+    """Dropout factor of each pair of these global positions: 0 or 1/(1 - rate); 1 without dropout."""
+    if file.attrs.get("dropout", 0.0) == 0:
         return 1.0
     seed = int(file.attrs["dropout_seed"])
     i, j = np.broadcast_arrays(rows[:, None].astype(np.uint64), keys[None, :].astype(np.uint64))
-    two = np.uint64(2)
-    words = philox((i // two, j // two, np.full(i.shape, head), np.full(i.shape, batch | 0x80000000)),
-                   (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
-    word = np.choose((i % two * two + j % two).astype(np.intp), words)
-    return np.where(word >= np.uint64(file.attrs["dropout_below"]), 1 / (1 - probability), 0.0)
+    n = np.uint64
+    patch = i // n(16) * n(8) + i % n(8)
+    place = j % n(8) * n(4) + j // n(8) % n(2) * n(2) + i // n(8) % n(2)
+    number = np.zeros(i.shape, np.uint64)  # of 16 bits, the first in word 0
+    for call in range(4):
+        counter = (patch, j // n(16) * n(4) + n(call), np.full(i.shape, head), np.full(i.shape, batch | 0x80000000))
+        for word in philox(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)):
+            number = number * n(2) + (word >> place) % n(2)
+    below = int(file.attrs["dropout_below"])
+    return np.where(number >= n(below), 1 / (1 - below / 65536), 0.0)
 
 
 def read(file):

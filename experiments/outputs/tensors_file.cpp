@@ -131,9 +131,8 @@ void write_facts(hdf5::File& file, const std::string& run, const layouts::Proble
     file.set("sinks", static_cast<std::int64_t>(problem.sinks.size()));
     file.set("dropout", problem.dropout.probability);
     if (problem.dropout.drops()) {
-        const auto draw = dropout_draw(problem.dropout);
-        file.set("dropout_seed", std::int64_t{draw.key[0]} | std::int64_t{draw.key[1]} << 32);
-        file.set("dropout_below", std::int64_t{draw.below});
+        file.set("dropout_seed", static_cast<std::int64_t>(problem.dropout.seed));
+        file.set("dropout_below", std::int64_t{dropout_draw(problem.dropout).below});
     }
 }
 

@@ -47,7 +47,8 @@ struct DeviceAttention::Work {
                  .head_dim = problem.head_dim,
                  .value_dim = problem.value_dim,
                  .deterministic = deterministic,
-                 .family = &resolve(kernels, problem)}};
+                 .family = &resolve(kernels, problem),
+                 .drops_out = problem.dropout.drops()}};
     }
 
     static std::int64_t elements(const Tensor& t) {

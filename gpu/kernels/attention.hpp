@@ -26,7 +26,7 @@ struct AttendShape {
     double scale = 1;                   ///< of q.k, as Problem::effective_scale() gives it; any sign
     double soft_cap = 0;                ///< c > 0 turns a score s into c*tanh(s/c); 0 leaves it
     DType dtype = DType::bf16;          ///< of q, k, v and dout: bf16 or fp16
-    layouts::Dropout dropout = {};      ///< of p; only the portable family has it
+    layouts::Dropout dropout = {};      ///< of p; the work list must say drops_out
     std::int64_t first_query_head = 0;  ///< the first head's number in the problem, which dropout depends on
 
     std::int64_t query_heads() const { return kv_heads * query_heads_per_kv_head; }

@@ -68,12 +68,7 @@ const KernelFamily& resolve(const KernelFamily* asked, std::int64_t head_dim, st
 }
 
 const KernelFamily& resolve(const KernelFamily* asked, const layouts::Problem& problem) {
-    if (!problem.dropout.drops()) return resolve(asked, problem.head_dim, problem.value_dim);
-    require(!asked || asked->has_dropout(), "kernels {}: they have no dropout ({}); say auto or portable",
-            asked ? asked->name() : "auto", text_of(problem.dropout));
-    return first_of(asked, [&](const KernelFamily& family) {
-        return family.has_dropout() && family.takes_dims(problem.head_dim, problem.value_dim);
-    });
+    return resolve(asked, problem.head_dim, problem.value_dim);
 }
 
 }  // namespace ringlab::gpu

@@ -41,6 +41,7 @@ struct WorkListOptions {
     const KernelFamily* family = nullptr;
     DeviceMemory* memory = &DeviceMemory::plain();  ///< of the lists; outlives them
     std::int64_t query_heads_per_kv_head = 1;  ///< may be another number than an attend's, which may then be slower
+    bool drops_out = false;                    ///< the attends have dropout, with which no kernel splits the keys
 };
 
 /// The query rows of a work list.
@@ -84,7 +85,6 @@ public:
 
     /// Whether it has kernels for these dims, each from 1 to 256.
     virtual bool takes_dims(std::int64_t head_dim, std::int64_t value_dim) const = 0;
-    virtual bool has_dropout() const { return false; }
 
     /// Up to how many query rows its forward pass splits the keys over thread blocks (split-KV decoding); 0 for never.
     /// It does so for a batch of sequences, too, of which no more rows than that see a key.
@@ -130,7 +130,7 @@ const KernelFamily* kernel_family(std::string_view name);
 /// the dims. Throws Error if the device cannot run the one asked for.
 const KernelFamily& resolve(const KernelFamily* asked, std::int64_t head_dim, std::int64_t value_dim);
 
-/// As above, for a problem. Also throws Error if the problem has dropout and the family asked for cannot compute it.
+/// As above, for a problem.
 const KernelFamily& resolve(const KernelFamily* asked, const layouts::Problem& problem);
 
 }  // namespace ringlab::gpu

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/common/dropout_params.hpp"
 #include "gpu/kernels/common/params.hpp"
 #include "gpu/kernels/work_list.hpp"
 
@@ -29,6 +30,15 @@ Geometry geometry_of(const AttendShape& shape, const RowBounds& rows, std::int64
                      const std::int32_t* key_positions);
 /// Both for a launch over one block.
 Geometry geometry(const AttendShape& shape, const WorkList& work, layouts::Pass pass);
+
+/// Calls launch(params), with DropoutParams if the shape has dropout.
+template <class Params, class Launch>
+void with_dropout(const Params& params, const AttendShape& shape, Launch launch) {
+    if (!shape.dropout.drops()) return launch(params);
+    launch(Dropping<Params>{params,
+                            {dropout_draw(shape.dropout), static_cast<float>(shape.dropout.factor()),
+                             static_cast<int>(shape.first_query_head)}});
+}
 
 ForwardParams forward_params(const ForwardArgs& args, const Geometry& geometry, const Items& work);
 /// `query_work`: work tiles of the kernel that computes dq alone, if there is one.

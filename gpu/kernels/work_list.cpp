@@ -123,6 +123,9 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries, DeviceMemor
             *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),
                        static_cast<std::int32_t>(row.sink), static_cast<std::int32_t>(run.at(i))};
         }
+    // Rows that do not exist see nothing. Their positions go on, so that dropout is drawn for whole patches.
+    for (; next != bounds.begin() && next != bounds.end(); ++next)
+        (*next)[3] = std::min((*std::prev(next))[3], unseen - 1) + 1;
     device_ = uploaded(bounds, memory);
 }
 

@@ -36,7 +36,6 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
     if (backward) require_supported(*backward);
-    if (problem_.dropout.drops()) options_.kernels = &resolve(options_.kernels, problem_);
     if (!options_.give_up_stream) options_.give_up_stream = own_give_up_stream_.emplace();
     std::size_t instructions = 0;
     for (const auto* program : programs) {
@@ -92,7 +91,8 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
                                  options_.deterministic,
                                  options_.kernels,
                                  options_.tables,
-                                 problem_.query_heads_per_kv_head()};
+                                 problem_.query_heads_per_kv_head(),
+                                 problem_.dropout.drops()};
     const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
     pass.launches = std::make_unique<FusedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
@@ -123,10 +123,11 @@ void Rank::add_work_list(PassState& pass, const layouts::Part& rows, const layou
     const auto& schedule = *pass.schedule;
     auto& list = pass.work_lists[{tokens_of(rows), tokens_of(keys)}];
     if (list) return;
-    list = std::make_unique<WorkList>(
-        schedule.mask(), row_bounds(schedule.runs(rows)), key_positions(schedule.runs(keys)),
-        WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim, options_.deterministic,
-                          options_.kernels, options_.tables, problem_.query_heads_per_kv_head()});
+    list =
+        std::make_unique<WorkList>(schedule.mask(), row_bounds(schedule.runs(rows)), key_positions(schedule.runs(keys)),
+                                   WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim,
+                                                     options_.deterministic, options_.kernels, options_.tables,
+                                                     problem_.query_heads_per_kv_head(), problem_.dropout.drops()});
     memory_use_.work += list->tiles().device_bytes();
     if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
 }

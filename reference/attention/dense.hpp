@@ -54,7 +54,7 @@ public:
 
     /// o and lse:
     ///     s_j = cap(scale * q.k_j)      lse = log sum_j exp(s_j)      o = sum_j d_j exp(s_j - lse) v_j
-    /// A sink's logit is one more s_j in lse, without a v_j. d_j is 1, or with dropout 0 or 1 / (1 - probability). A
+    /// A sink's logit is one more s_j in lse, without a v_j. d_j is 1, or with dropout 0 or 1 / (1 - rate). A
     /// fully masked row has lse = -inf and o = 0.
     void forward(OutputsOf<Scalar>& out) const {
         using std::exp, std::log;
@@ -141,7 +141,7 @@ private:
         if (!problem_.dropout.drops()) return 1;
         const auto number = [](auto n) { return static_cast<std::uint32_t>(n); };
         const bool kept = draw_.keeps(number(b), number(h), number(positions_[i]), number(j));
-        return kept ? 1 / (1 - Scalar(problem_.dropout.probability)) : Scalar(0);
+        return kept ? 1 / (1 - Scalar(problem_.dropout.rate())) : Scalar(0);
     }
 
     /// visit(batch, row i, query head h, kv head g that h reads, keys that i sees)

@@ -5,28 +5,8 @@
 namespace ringlab::reference {
 namespace {
 
-constexpr std::size_t drawn_lanes = 64;  // enough for compilers to vectorise the loop
-using DrawnWords = std::array<std::uint32_t, drawn_lanes>;
-
-/// layouts::philox() for many counters that differ only in their second word, vectorised: 3 ns per pair with AVX-512,
-/// compared with 6 to 14 ns one by one.
-std::array<DrawnWords, 4> philox_lanes(std::uint32_t first, const DrawnWords& second, std::uint32_t third,
-                                       std::uint32_t fourth, std::array<std::uint32_t, 2> key) {
-    DrawnWords a, b = second, c, d;
-    a.fill(first), c.fill(third), d.fill(fourth);
-    for (int round = 0; round < 10; ++round) {
-        for (std::size_t i = 0; i < drawn_lanes; ++i) {
-            const std::uint64_t x = std::uint64_t{0xD2511F53} * a[i], y = std::uint64_t{0xCD9E8D57} * c[i];
-            a[i] = static_cast<std::uint32_t>(y >> 32) ^ b[i] ^ key[0];
-            b[i] = static_cast<std::uint32_t>(y);
-            c[i] = static_cast<std::uint32_t>(x >> 32) ^ d[i] ^ key[1];
-            d[i] = static_cast<std::uint32_t>(x);
-        }
-        key[0] += 0x9E3779B9;
-        key[1] += 0xBB67AE85;
-    }
-    return {a, b, c, d};
-}
+constexpr std::size_t drawn_patches = 16;  // at a time: enough for compilers to vectorise the loops
+using DrawnWords = std::array<std::uint32_t, drawn_patches>;
 
 }  // namespace
 
@@ -34,18 +14,26 @@ template <class Real>
 void DropoutFactors::draw(std::span<Real> factors, std::span<const std::int64_t> keys, const Row& row) const {
     const auto number = [](std::int64_t n) { return static_cast<std::uint32_t>(n); };
     const auto factor = static_cast<Real>(factor_);
-    for (std::size_t first = 0; first < factors.size(); first += drawn_lanes) {
-        const auto count = std::min(drawn_lanes, factors.size() - first);
-        DrawnWords patches{}, odd{};
-        for (std::size_t i = 0; i < count; ++i) {
-            patches[i] = number(keys[first + i]) / 2;
-            odd[i] = number(keys[first + i]) % 2;
+    std::size_t first = 0;
+    while (first < factors.size()) {
+        // The next keys that lie in few patches.
+        DrawnWords keys_of_patches{}, kept;
+        std::size_t patches = 0, end = first;
+        for (; end < factors.size(); ++end) {
+            const auto key = number(keys[end]);
+            if (patches > 0 && key / 16 == keys_of_patches[patches - 1] / 16) continue;
+            if (patches == drawn_patches) break;
+            keys_of_patches[patches++] = key;
         }
-        const auto words =
-            philox_lanes(number(row.query) / 2, patches, number(row.head), number(row.batch) | 0x80000000u, draw_.key);
-        const auto &even_key = words[row.query % 2 == 0 ? 0 : 2], &odd_key = words[row.query % 2 == 0 ? 1 : 3];
-        for (std::size_t i = 0; i < count; ++i)
-            factors[first + i] = draw_.keeps(odd[i] != 0 ? odd_key[i] : even_key[i]) ? factor : Real(0);
+        for (std::size_t i = 0; i < drawn_patches; ++i)
+            kept[i] = draw_.kept(number(row.batch), number(row.head), number(row.query), keys_of_patches[i]);
+        for (std::size_t i = first, patch = 0; i < end; ++i) {
+            const auto key = number(keys[i]);
+            if (key / 16 != keys_of_patches[patch] / 16) ++patch;
+            const auto bit = layouts::DropoutDraw::place(number(row.query), key);
+            factors[i] = kept[patch] >> bit & 1 ? factor : Real(0);
+        }
+        first = end;
     }
 }
 

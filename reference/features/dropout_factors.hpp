@@ -20,8 +20,8 @@ public:
         std::int64_t batch, head, query;  ///< `query` is a global position
     };
 
-    /// Sets factors[c] for the row and the key at global position keys[c]: 0 if the pair is dropped, otherwise 1 / (1 -
-    /// probability).
+    /// Sets factors[c] for the row and the key at global position keys[c]: 0 if the pair is dropped, otherwise
+    /// Dropout::factor().
     template <class Real>
     void draw(std::span<Real> factors, std::span<const std::int64_t> keys, const Row& row) const;
 

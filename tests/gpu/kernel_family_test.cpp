@@ -37,16 +37,6 @@ BOOST_AUTO_TEST_CASE(portable_kernels_take_every_dim_up_to_256) {
     BOOST_CHECK_THROW(kernel_family("portable")->takes_dims(257, 64), Error);
 }
 
-BOOST_AUTO_TEST_CASE(dropout_has_portable_kernels_alone) {
-    layouts::Problem problem;
-    problem.dropout.probability = 0.1;
-    for (const auto* asked : {kernel_family("auto"), kernel_family("portable")})
-        BOOST_TEST(gpu::resolve(asked, problem).name() == "portable");
-    BOOST_CHECK_EXCEPTION(gpu::resolve(kernel_family("hopper"), problem), Error, [](const Error& error) {
-        return std::string(error.what()) == "kernels hopper: they have no dropout (0.1, seed 0); say auto or portable";
-    });
-}
-
 BOOST_AUTO_TEST_CASE(a_device_with_little_shared_memory_uses_the_next_class_of_dims_that_fits) {
     using gpu::DimClass;
     using gpu::portable::Kernel, gpu::portable::smallest_class;
@@ -86,6 +76,7 @@ BOOST_AUTO_TEST_CASE(few_rows_and_batches_of_sequences_split_the_keys_and_long_s
     BOOST_TEST(plan(256, 4, 4).splits_kv);  // 64 sequences of 4 rows
     BOOST_TEST(!plan(257, 4, 4).splits_kv);
     BOOST_TEST(!plan(16, 16, 4, layouts::Pass::backward).splits_kv);
+    BOOST_TEST(!kernel_family("hopper")->plan({.drops_out = true}, {1, 1}).splits_kv);
     for (const auto& [group, tile_tokens] : {std::pair(1, 16), {3, 5}, {4, 4}, {16, 1}, {128, 1}})
         BOOST_TEST(plan(1, 1, group).tile.rows == tile_tokens);
 }

@@ -25,7 +25,7 @@ using layouts::Pass;
 
 void require_no_dropout(const AttendShape& shape) {
     require(!shape.dropout.drops(),
-            "dropout {}: the hopper kernels have none; make the work list for the portable family",
+            "dropout {}: kernels that split the keys have none; make the work list with drops_out",
             text_of(shape.dropout));
 }
 
@@ -34,7 +34,7 @@ constexpr std::int64_t most_row_groups = std::int64_t{1} << 24;  // times up to 
 bool splits_kv(const WorkListOptions& options, const WorkListRows& rows) {
     const bool is_batch =
         rows.tokens <= most_split_kv_tokens && rows.per_key <= static_cast<double>(most_split_kv_rows);
-    return options.pass == Pass::forward && (rows.tokens <= most_split_kv_rows || is_batch);
+    return options.pass == Pass::forward && !options.drops_out && (rows.tokens <= most_split_kv_rows || is_batch);
 }
 
 void require_chunks(const Input& tensor, const char* name) {
@@ -71,6 +71,7 @@ void add_to(RowGroupLoad& load, const SplitKvRows& rows, const WorkList& list) {
 
 void attend_by_split_kv(const ForwardParams& params, const WorkList& work, const AttendShape& shape,
                         cudaStream_t stream) {
+    require_no_dropout(shape);
     require_chunks(params.k, "k");
     require_chunks(params.v, "v");
     const SplitKvLaunch launch{params, split_kv_rows(params.q, work, params.work, shape)};
@@ -242,16 +243,18 @@ const KernelFamilyRegistration registered_hopper(std::make_unique<HopperFamily>(
 
 }  // namespace
 
-void enqueue(const ForwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
-    require_no_dropout(shape);
-    for_dim_class(dim_class(shape.head_dim, shape.value_dim),
-                  [&]<DimClass dims>() { launch_forward<dims>(launch, shape.dtype, stream); });
+void enqueue(const ForwardLaunch& plain, const AttendShape& shape, cudaStream_t stream) {
+    with_dropout(plain, shape, [&](const auto& launch) {
+        for_dim_class(dim_class(shape.head_dim, shape.value_dim),
+                      [&]<DimClass dims>() { launch_forward<dims>(launch, shape.dtype, stream); });
+    });
 }
 
-void enqueue(const BackwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
-    require_no_dropout(shape);
-    for_dim_class(dim_class(shape.head_dim, shape.value_dim),
-                  [&]<DimClass dims>() { launch_backward<dims>(launch, shape.dtype, stream); });
+void enqueue(const BackwardLaunch& plain, const AttendShape& shape, cudaStream_t stream) {
+    with_dropout(plain, shape, [&](const auto& launch) {
+        for_dim_class(dim_class(shape.head_dim, shape.value_dim),
+                      [&]<DimClass dims>() { launch_backward<dims>(launch, shape.dtype, stream); });
+    });
 }
 
 }  // namespace ringlab::gpu::hopper

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/common/drops_out.hpp"
+#include "gpu/kernels/common/dropout.cuh"
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/portable/barrier.cuh"
@@ -31,7 +31,6 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
     constexpr int m_tiles = 2, n_tiles = Config::warp_rows / 8, patches = Config::warp_rows / 16;
     constexpr int part_rows = Config::warp_rows * sharing, parts = Config::rows / part_rows;
     constexpr int dk_cols = Config::head / sharing, dv_cols = Config::value / sharing;
-    static_assert(m_tiles * n_tiles * 4 <= 32, "kept has a bit for each pair of a thread");
 
     extern __shared__ __align__(128) unsigned char shared[];
     const std::uint32_t base = shared_address(shared);
@@ -181,28 +180,24 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
                     for (int m = 0; m < m_tiles; ++m) pack_operand<T>(operand[i][m], x[m][2 * i], x[m][2 * i + 1]);
             };
             if constexpr (DropsOut<Params>) {
-                // One bit of each p, by m, n and c.
-                std::uint32_t kept = 0;
-#pragma unroll 1
-                for (int n = 0; n < n_tiles; ++n) {
-                    const int2 query = make_int2(__ldg(&bounds[8 * n].w), __ldg(&bounds[8 * n + 1].w));
-                    for (int i = 0; i < 2 * m_tiles; ++i) {
-                        const int key = __ldg(geometry.key_positions + own_key + 8 * i);
-                        kept |= kept_of(params.dropout, batch, tile_head, query, make_int2(key, key))
-                                << (4 * (i / 2 * n_tiles + n) + 2 * (i % 2));
-                    }
-                }
+                const HeadDraw draw(params.dropout, batch, tile_head);
+                const int4* const rows = geometry.row_bounds + tile * Config::rows + first_row;
                 float dropped[m_tiles][n_tiles][4];
 #pragma unroll
-                for (int m = 0; m < m_tiles; ++m)
+                for (int m = 0; m < m_tiles; ++m) {
+                    const int* const positions = geometry.key_positions + own_key + 16 * m;
+                    const int2 key = make_int2(__ldg(positions), __ldg(positions + 8));
+                    const std::uint32_t kept = draw_columns<Config::warp_rows>(
+                        draw, key, first_of_patch(key, lane), lane, [&](int row) { return __ldg(&rows[row].w); });
 #pragma unroll
                     for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
                         for (int c = 0; c < 4; ++c) {
-                            const float factor = kept >> (4 * (m * n_tiles + n) + c) & 1 ? params.dropout.factor : 0.0f;
-                            dropped[m][n][c] = p[m][n][c] * factor;
-                            ds[m][n][c] *= factor;
+                            const int bit = bit_of_column(n, c);
+                            dropped[m][n][c] = params.dropout.factor * if_kept(p[m][n][c], kept, n / 2, bit);
+                            ds[m][n][c] = params.dropout.factor * if_kept(ds[m][n][c], kept, n / 2, bit);
                         }
+                }
                 pack_all(p_operand, dropped);
             } else {
                 pack_all(p_operand, p);

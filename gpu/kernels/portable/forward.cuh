@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/common/drops_out.hpp"
+#include "gpu/kernels/common/dropout.cuh"
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/portable/portable.hpp"
@@ -168,26 +168,24 @@ __global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig
             }
 
         if constexpr (DropsOut<Params>) {
-            // One bit of each p, by i, r, n and column: what becomes of o, and not of l.
-            std::uint64_t kept = 0;
-#pragma unroll 1
-            for (int pair = 0; pair < m_tiles * 2 * s_tiles; ++pair) {
-                const int i = pair / (2 * s_tiles), r = pair / s_tiles % 2, n = pair % s_tiles;
-                const int query = __ldg(&geometry.row_bounds[first_row + 16 * i + 8 * r].w);
-                const int2 key = __ldg(
-                    reinterpret_cast<const int2*>(geometry.key_positions + tile * Config::keys + 8 * n + first_column));
-                const std::uint64_t two = kept_of(params.dropout, batch, head, make_int2(query, query), key);
-                kept |= two << (2 * pair);
-            }
+            // What becomes of o, and not of l.
+            const int* const positions = geometry.key_positions + tile * Config::keys;
+            const HeadDraw draw(params.dropout, batch, head);
 #pragma unroll
-            for (int i = 0; i < m_tiles; ++i)
+            for (int i = 0; i < m_tiles; ++i) {
+                const int4* const rows = geometry.row_bounds + first_row + 16 * i;
+                std::uint32_t kept[(Config::keys + 63) / 64];
+                draw_rows<Config::keys>(
+                    kept, draw, make_int2(__ldg(&rows[0].w), __ldg(&rows[8].w)), lane,
+                    [&](int four) { return __ldg(reinterpret_cast<const int4*>(positions) + four); },
+                    [&](int n) { return __ldg(reinterpret_cast<const int2*>(positions + 8 * n + first_column)); });
 #pragma unroll
                 for (int n = 0; n < s_tiles; ++n)
 #pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        const int bit = 2 * ((i * 2 + c / 2) * s_tiles + n) + c % 2;
-                        s[i][n][c] = kept >> bit & 1 ? s[i][n][c] * params.dropout.factor : 0.0f;
-                    }
+                    for (int c = 0; c < 4; ++c)
+                        s[i][n][c] =
+                            params.dropout.factor * if_kept(s[i][n][c], kept[n / 8], n / 2 % 4, bit_of_row(n, c));
+            }
         }
 
         wait_copies<1>();

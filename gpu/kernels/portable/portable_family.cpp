@@ -11,20 +11,6 @@ namespace {
 
 using layouts::Pass;
 
-/// Parameters of a kernel with dropout.
-template <class Params>
-Dropping<Params> dropping(const Params& params, const AttendShape& shape) {
-    return {params,
-            {dropout_draw(shape.dropout), static_cast<float>(shape.dropout.factor()),
-             static_cast<int>(shape.first_query_head)}};
-}
-
-/// Calls launch(params), with dropout if the shape has it.
-template <class Params, class Launch>
-void with_dropout(const Params& params, const AttendShape& shape, Launch launch) {
-    shape.dropout.drops() ? launch(dropping(params, shape)) : launch(params);
-}
-
 /// sm_80 and later; every head dim and stride.
 class PortableFamily : public KernelFamily {
 public:
@@ -36,7 +22,6 @@ public:
         dim_class(head_dim, value_dim);  // throws if there are no such kernels
         return true;
     }
-    bool has_dropout() const override { return true; }
 
     KernelWorkTiles work_tiles(Pass pass, std::int64_t head_dim, std::int64_t value_dim) const override {
         return {pass == Pass::backward, tile(pass, head_dim, value_dim)};

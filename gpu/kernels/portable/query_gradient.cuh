@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/common/drops_out.hpp"
+#include "gpu/kernels/common/dropout.cuh"
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/portable/portable.hpp"
@@ -86,21 +86,18 @@ __global__ void __launch_bounds__(QueryGradientConfig<dims>::warps * 32, QueryGr
         multiply_rows<T, Config::value / 16, Config::value, Config::value>(
             ds, dout_lane, lane_address<Config::value, LaneOrder::crossed>(v_tile, 0));
         if constexpr (DropsOut<Params>) {
-            std::uint32_t kept = 0;  // one bit of each dp, by n and c
-#pragma unroll 1
-            for (int n = 0; n < s_tiles; ++n) {
-                const int2 key = __ldg(
-                    reinterpret_cast<const int2*>(geometry.key_positions + tile * Config::keys + 8 * n + pair_column));
-                for (int r = 0; r < 2; ++r) {
-                    const int query = r == 0 ? bounds[0].w : bounds[1].w;
-                    kept |= kept_of(params.dropout, batch, head, make_int2(query, query), key) << (4 * n + 2 * r);
-                }
-            }
+            const int* const positions = geometry.key_positions + tile * Config::keys;
+            std::uint32_t kept[(Config::keys + 63) / 64];
+            draw_rows<Config::keys>(
+                kept, HeadDraw(params.dropout, batch, head), make_int2(bounds[0].w, bounds[1].w), lane,
+                [&](int four) { return __ldg(reinterpret_cast<const int4*>(positions) + four); },
+                [&](int n) { return __ldg(reinterpret_cast<const int2*>(positions + 8 * n + pair_column)); });
 #pragma unroll
             for (int n = 0; n < s_tiles; ++n)
 #pragma unroll
                 for (int c = 0; c < 4; ++c)
-                    ds[0][n][c] = kept >> (4 * n + c) & 1 ? ds[0][n][c] * params.dropout.factor : 0.0f;
+                    ds[0][n][c] =
+                        params.dropout.factor * if_kept(ds[0][n][c], kept[n / 8], n / 2 % 4, bit_of_row(n, c));
         }
 #pragma unroll
         for (int n = 0; n < s_tiles; ++n) {

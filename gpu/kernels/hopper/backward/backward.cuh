@@ -36,9 +36,8 @@
 
 namespace ringlab::gpu::hopper {
 
-template <class T, class Config, bool rewrite>
-__global__ void __launch_bounds__(backward_threads, 1)
-    backward_kernel(const __grid_constant__ BackwardKernelParams all) {
+template <class T, class Config, bool rewrite, class Params>
+__global__ void __launch_bounds__(backward_threads, 1) backward_kernel(const __grid_constant__ Params all) {
     using Layout = BackwardLayout<Config>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const std::uint32_t base = shared_address(shared);
@@ -59,7 +58,7 @@ __global__ void __launch_bounds__(backward_threads, 1)
         const Share share = load_share(base + Layout::share);
         if (share.steps == 0) return;
         if (warp == 0)
-            load_queries<Config>(all, base, share);
+            load_queries<Config, DropsOut<Params>>(all, base, share);
         else if (threadIdx.x % 32 != 0)
             return;
         else if (!all.turns && warp <= 2)
@@ -100,19 +99,25 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
     return all;
 }
 
-template <class T, class Config, bool rewrite>
-void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, cudaStream_t stream) {
+template <class T, class Config, bool rewrite, class Params>
+void enqueue_backward(const Params& params, int blocks_per_item, cudaStream_t stream) {
     const Geometry& g = params.params.geometry;
     const int heads = params.fused.blocks ? params.fused.heads : g.query_heads / g.group;
-    launch_chained(backward_kernel<T, Config, rewrite>, "backward kernel for sm_90a",
+    launch_chained(backward_kernel<T, Config, rewrite, Params>, "backward kernel for sm_90a",
                    heads * g.batch * params.params.work.count, blocks_per_item, backward_threads,
                    BackwardLayout<Config>::bytes, params, stream);
 }
 
-template <class Config>
-void launch_backward_with(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
+template <class Config, class Launch>
+void launch_backward_with(const Launch& launch, DType dtype, cudaStream_t stream) {
     if (launch.params.work.count == 0) return;
-    BackwardKernelParams params = kernel_params<Config>(launch, dtype);
+    auto params = [&] {
+        const auto plain = kernel_params<Config>(launch, dtype);
+        if constexpr (DropsOut<Launch>)
+            return Dropping<BackwardKernelParams>{plain, launch.dropout};
+        else
+            return plain;
+    }();
     const auto of_type = [&]<class T>() {
         if (launch.params.rule.rewrite)
             enqueue_backward<T, Config, true>(params, launch.blocks_per_item, stream);
@@ -135,8 +140,8 @@ void launch_backward_with(const BackwardLaunch& launch, DType dtype, cudaStream_
     RINGLAB_CUDA(cudaFreeAsync(params.flags, stream));
 }
 
-template <DimClass dims>
-void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
+template <DimClass dims, class Launch>
+void launch_backward(const Launch& launch, DType dtype, cudaStream_t stream) {
     launch_backward_with<BackwardConfig<dims>>(launch, dtype, stream);
 }
 

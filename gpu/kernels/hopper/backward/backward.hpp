@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/common/dropout_params.hpp"
 #include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
 #include "layouts/tiling/work_tile_order.hpp"
 
@@ -14,8 +15,9 @@ struct BackwardLaunch {
 };
 
 /// Launches the kernel: dk, dv, and dq by additions, which have a fixed order if there are `turns`. It does the work of
-/// the portable launch_backward and launch_query_gradient together. Throws Error if a bulk copy cannot reach a tensor.
-template <DimClass dims>
-void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream);
+/// the portable launch_backward and launch_query_gradient together. `Launch`: BackwardLaunch or
+/// Dropping<BackwardLaunch>. Throws Error if a bulk copy cannot reach a tensor.
+template <DimClass dims, class Launch>
+void launch_backward(const Launch& launch, DType dtype, cudaStream_t stream);
 
 }  // namespace ringlab::gpu::hopper

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/common/dropout.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/hopper/backward/backward_key_gradient.cuh"
 #include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
@@ -21,14 +22,16 @@ __device__ inline float of_element(const float4& x, int i) {
 }
 
 /// The work of one computing warpgroup: dk and dv of half of the keys (or of the dims), and its part of dq.
-template <class T, class Config, bool rewrite>
-__device__ inline void compute(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
+template <class T, class Config, bool rewrite, class Params>
+__device__ inline void compute(const Params& all, std::uint32_t base, const Share& share, int warpgroup) {
     const BackwardParams& params = all.params;
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
-    constexpr bool late_dq = !Config::split_dims;                          // issued in the step that follows
-    constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
+    constexpr bool drops = DropsOut<Params>;
+    constexpr int drawn_rows = rows < 64 ? rows : 64, drawn = rows / drawn_rows;  // rows drawn at a time, and times
+    constexpr bool late_dq = !Config::split_dims;                                 // issued in the step that follows
+    constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;         // of the dims of dk and dv
     const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
     const Geometry& geometry = params.geometry;
@@ -93,6 +96,12 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         Stage<Config::q_stages> q;
         Stage<Config::dout_stages> dout;
         int last_q = 0;
+        [[maybe_unused]] int2 own_keys{};
+        [[maybe_unused]] int first_key_of_patch = 0;
+        if constexpr (drops) {
+            own_keys = make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
+            first_key_of_patch = device::first_of_patch(own_keys, lane);
+        }
         barriers.keys_full().wait(0);
 
         // s, dp and dq are written by products alone: ptxas serialises products whose results other instructions touch.
@@ -106,6 +115,16 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             float s[s_count], dp[s_count], dq[Part::count];
             [[maybe_unused]] float second_dq[Part::has_second ? Part::second_count : 1];
             barriers.q_full(q.index).wait(q.parity);
+            // Drawn here, while dK of the step before runs, because the other products' registers are free.
+            [[maybe_unused]] std::uint32_t kept[drops ? drawn : 1];
+            if constexpr (drops) {
+                const device::HeadDraw draw(all.dropout, share.batch, load_shared_int(row_data + Layout::query_head));
+#pragma unroll
+                for (int i = 0; i < drawn; ++i)
+                    kept[i] = device::draw_columns<drawn_rows>(draw, own_keys, first_key_of_patch, lane, [&](int row) {
+                        return load_shared_int(row_data + Layout::bounds + (drawn_rows * i + row) * 16 + 12);
+                    });
+            }
             // lse, then delta. Before S: it and dP take all that shared memory gives.
             float4 of_row[rows / 16];
 #pragma unroll
@@ -183,7 +202,11 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 #pragma unroll
             for (int i = 0; i < rows / 16; ++i)
 #pragma unroll
-                for (int c = 0; c < 4; ++c) p_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+                for (int c = 0; c < 4; ++c) {
+                    p_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+                    if constexpr (drops)  // dv is multiplied by the dropout factor at the end
+                        p_operand[i][c] &= device::mask_of_pair(kept[i / 4], i % 4, c % 2 * 2 + c / 2);
+                }
             fence_products();
             multiply<T, rows>(dv, p_operand,
                               Operand<Order::rows_summed>(dout_tile, rows).after_stretches(half * value / 128, rows),
@@ -198,7 +221,15 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             if constexpr (Config::split_dims) arrive(barriers.scores_ended());
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
-                float x = p[i] * (dp[i] - of_element(of_row[i / 8], i));
+                const float delta = of_element(of_row[i / 8], i);
+                float x;
+                if constexpr (drops) {
+                    const float kept_dp =
+                        device::if_kept(dp[i], kept[i / 32], i / 8 % 4, device::bit_of_column(i / 4, i % 4));
+                    x = p[i] * fmaf(kept_dp, all.dropout.factor, -delta);
+                } else {
+                    x = p[i] * (dp[i] - delta);
+                }
                 // The score again, from p: where p is 0, so is ds.
                 if (rewrite && params.rule.cap_log2 > 0 && p[i] > 0) {
                     const float4 lse = load_shared_4(statistics + i / 8 * 16);
@@ -270,6 +301,10 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         }
     }
 
+    if constexpr (drops) {
+#pragma unroll
+        for (float& x : dv) x *= all.dropout.factor;
+    }
     write_key_gradients<T, Config>(all, base, dk, dv, first_key + warp * 16 + g, half * head / 2, half * value / 2, t);
 }
 

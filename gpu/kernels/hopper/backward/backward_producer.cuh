@@ -19,7 +19,7 @@ __device__ inline void copy_async_4(std::uint32_t shared, const float* global, b
                  : "memory");
 }
 
-template <class Config>
+template <class Config, bool drops>
 __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32_t base, const Share& share) {
     using Layout = BackwardLayout<Config>;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
@@ -59,6 +59,7 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
         barriers.q_empty(q.index).wait(q.parity ^ 1);
         if (lane == 0) {
             store_shared(rows + Layout::entry, entry);
+            if constexpr (drops) store_shared(rows + Layout::query_head, tiles.head);
             q_full.arrive_and_expect(Layout::q_bytes);
             load(all.q, Layout::q + q.index * Layout::q_bytes, Config::rows, Config::head, q_full, token, tiles.head);
         }
@@ -71,7 +72,7 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
             copy_async_4(rows + Layout::place_of_row(row), of_row, exists);
             copy_async_4(rows + Layout::delta + Layout::place_of_row(row), of_row + 1, exists);
         }
-        if (entry & 1)
+        if (drops || entry & 1)
             for (int row = lane; row < Config::rows; row += 32)
                 device::copy_async_16(rows + Layout::bounds + row * 16, params.geometry.row_bounds + token + row, true);
         arrive_after_copies(q_full);

@@ -97,11 +97,12 @@ template <class Config>
 struct BackwardLayout {
     static constexpr int q_bytes = Config::rows * Config::head * 2, dout_bytes = Config::rows * Config::value * 2;
     static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
-    // For each row lse, delta and, in a partial tile, its bounds; for each step its entry of the work list. A thread
-    // reads lse (or delta) of rows 2 t and 2 t + 1 of each eight, with t = lane % 4. Rows with the same t are stored
-    // together, and the four groups begin in different banks.
+    // For each row lse, delta and, in a partial tile or with dropout, its bounds; for each step its entry of the work
+    // list and, with dropout, its query head. A thread reads lse (or delta) of rows 2 t and 2 t + 1 of each eight, with
+    // t = lane % 4. Rows with the same t are stored together, and the four groups begin in different banks.
     static constexpr int thread_rows_bytes = Config::rows + 16, delta = 4 * thread_rows_bytes;
-    static constexpr int bounds = 2 * delta, entry = bounds + Config::rows * 16, rows_bytes = entry + 16;
+    static constexpr int bounds = 2 * delta, entry = bounds + Config::rows * 16, query_head = entry + 4;
+    static constexpr int rows_bytes = entry + 16;
     __device__ static int place_of_row(int row) { return row % 8 / 2 * thread_rows_bytes + row / 8 * 8 + row % 2 * 4; }
 
     static constexpr int ds_stretches = (Config::rows + 63) / 64, ds_bytes = ds_stretches * Config::keys * 128;

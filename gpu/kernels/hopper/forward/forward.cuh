@@ -31,9 +31,9 @@
 
 namespace ringlab::gpu::hopper {
 
-template <class T, class Config, bool rewrite>
+template <class T, class Config, bool rewrite, class Launch>
 __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
-    forward_kernel(const __grid_constant__ ForwardLaunch launch) {
+    forward_kernel(const __grid_constant__ Launch launch) {
     using Shared = ForwardShared<Config>;
     extern __shared__ __align__(1024) unsigned char memory[];
     const std::uint32_t shared = shared_address(memory);
@@ -66,26 +66,27 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
     if (group == 0) {
         shrink_registers<Config::producer_registers>();
         if (threadIdx.x / 32 == 0 && elected())
-            ForwardProducer<Config>{launch, shared, units, {}, {}, {}, &launch.k, &launch.v}.run();
+            ForwardProducer<Config, DropsOut<Launch>>{launch, shared, units, {}, {}, {}, &launch.k, &launch.v}.run();
     } else {
         grow_registers<Config::consumer_registers>();
         const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
-        ForwardConsumer<T, Config, rewrite> consumer{
+        ForwardConsumer<T, Config, rewrite, Launch> consumer{
             {launch, lane, 64 * (group - 1) + thread / 32 * 16 + lane / 4}, shared, units, group - 1, 2 * (lane % 4)};
         consumer.run();
     }
 }
 
-template <class T, class Config>
-void launch_forward_with(const ForwardLaunch& arguments, cudaStream_t stream) {
+template <class T, class Config, class Launch>
+void launch_forward_with(const Launch& arguments, cudaStream_t stream) {
     const int blocks = std::min(sms_of_device(), arguments.work_tiles);
-    launch(arguments.params.rule.rewrite ? forward_kernel<T, Config, true> : forward_kernel<T, Config, false>,
+    launch(arguments.params.rule.rewrite ? forward_kernel<T, Config, true, Launch>
+                                         : forward_kernel<T, Config, false, Launch>,
            "forward kernel for sm_90a", dim3(static_cast<unsigned>(blocks)), 128 * (1 + Config::consumers),
            ForwardShared<Config>::bytes, arguments, stream);
 }
 
-template <DimClass dims>
-void launch_forward(const ForwardLaunch& arguments, DType dtype, cudaStream_t stream) {
+template <DimClass dims, class Launch>
+void launch_forward(const Launch& arguments, DType dtype, cudaStream_t stream) {
     dtype == DType::bf16 ? launch_forward_with<__nv_bfloat16, ForwardConfig<dims>>(arguments, stream)
                          : launch_forward_with<__half, ForwardConfig<dims>>(arguments, stream);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/common/dropout_params.hpp"
 #include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
 #include "layouts/tiling/work_tile_order.hpp"
 
@@ -19,7 +20,8 @@ struct ForwardLaunch {
     bool prefetch_carry;
 };
 
-template <DimClass dims>
-void launch_forward(const ForwardLaunch& launch, DType dtype, cudaStream_t stream);
+/// `Launch`: ForwardLaunch or Dropping<ForwardLaunch>.
+template <DimClass dims, class Launch>
+void launch_forward(const Launch& launch, DType dtype, cudaStream_t stream);
 
 }  // namespace ringlab::gpu::hopper

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/common/dropout.cuh"
 #include "gpu/kernels/hopper/forward/forward_rows.cuh"
 #include "gpu/kernels/hopper/forward/forward_shared.cuh"
 #include "gpu/kernels/hopper/ptx/mbarrier.cuh"
@@ -9,10 +10,10 @@
 namespace ringlab::gpu::hopper {
 
 /// One consumer warpgroup: products and softmax of 64 query rows.
-template <class T, class Config, bool rewrite>
+template <class T, class Config, bool rewrite, class Launch>
 struct ForwardConsumer : ForwardRows<Config> {
     using Shared = ForwardShared<Config>;
-    static constexpr bool staged = stages_tests<Config>;
+    static constexpr bool staged = stages_tests<Config>, drops = DropsOut<Launch>;
     using Rows = ForwardRows<Config>;
     using Rows::begin_rows, Rows::clear_output, Rows::rescale_output;
     using Rows::keys, Rows::value, Rows::launch, Rows::lane, Rows::row, Rows::row_in_tile, Rows::finish;
@@ -27,6 +28,7 @@ struct ForwardConsumer : ForwardRows<Config> {
     Ring<Config::stages> k_ring, v_ring;
     Ring<Shared::unit_slots> slot;
     std::uint32_t p[keys / 16][4];
+    std::uint32_t kept[drops ? (keys + 63) / 64 : 1];  // of a tile: see draw_rows()
 
     // ---- turns: a warpgroup issues its products while it holds the token
 
@@ -166,6 +168,45 @@ struct ForwardConsumer : ForwardRows<Config> {
         return true;
     }
 
+    // ---- dropout
+
+    __device__ __forceinline__ const DropoutParams& dropout() const {
+        return static_cast<const Launch&>(launch).dropout;
+    }
+
+    /// Draws which pairs of a tile are kept, while the products of this warpgroup run.
+    __device__ __forceinline__ void draw(const Unit& unit, int entry) {
+        if constexpr (drops) {
+            const int key_tile = staged ? 0 : __ldg(launch.params.work.entries + entry) >> 1;
+            const auto four_keys = [&](int i) {
+                if constexpr (staged)
+                    return load_shared_int4(shared + Shared::positions + k_ring.place * Shared::positions_bytes +
+                                            i * 16);
+                else
+                    return __ldg(reinterpret_cast<const int4*>(launch.params.geometry.key_positions + key_tile * keys) +
+                                 i);
+            };
+            device::draw_rows<keys>(kept, {dropout(), unit.batch, unit.head},
+                                    make_int2(bounds_of(unit, 0).w, bounds_of(unit, 1).w), lane, four_keys,
+                                    [&](int n) { return positions_of(key_tile, n); });
+        }
+    }
+    /// Sets p of dropped pairs to 0. Those that are kept are multiplied by the dropout factor as part of O.
+    __device__ __forceinline__ void drop() {
+        if constexpr (drops) {
+#pragma unroll
+            for (int k = 0; k < keys / 16; ++k)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) p[k][i] &= device::mask_of_pair(kept[k / 4], k % 4, i);
+        }
+    }
+    __device__ __forceinline__ void scale_output() {
+        if constexpr (drops) {
+#pragma unroll
+            for (int i = 0; i < value / 2; ++i) o[i] *= dropout().factor;
+        }
+    }
+
     // ---- tiles
 
     __device__ __forceinline__ void await_both() {
@@ -182,6 +223,7 @@ struct ForwardConsumer : ForwardRows<Config> {
         wait_v();
         issue_output();
         pass_turn();
+        draw(unit, entry);
         await_both();
         release_v();
         const bool is_partial = entry < unit.partial_end;
@@ -190,6 +232,7 @@ struct ForwardConsumer : ForwardRows<Config> {
             softmax();
             rescale_output();
         }
+        drop();
     }
 
     /// The first key tile of a work tile: its scores, together with the last output of the work tile before. Where one
@@ -208,6 +251,7 @@ struct ForwardConsumer : ForwardRows<Config> {
         issue_scores();
         issue_output();
         pass_turn();
+        if (has_tiles) draw(unit, unit.begin);
         await_both();
         if (has_output) release_v();
         if (has_tiles) finish_scores(unit, unit.begin, unit.begin < unit.partial_end);
@@ -232,7 +276,10 @@ struct ForwardConsumer : ForwardRows<Config> {
             first_tile(unit, has_tiles, has_output);
             const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
             begin_rows();
-            if (has_tiles) softmax();
+            if (has_tiles) {
+                softmax();
+                drop();
+            }
             // The work tile before is stored while the other warpgroups multiply.
             if (has_before) {
                 const float first_m[2] = {m[0], m[1]}, first_l[2] = {l[0], l[1]};
@@ -242,6 +289,7 @@ struct ForwardConsumer : ForwardRows<Config> {
                     l[r] = last_l[r];
                 }
                 if (!has_output) clear_output();
+                scale_output();
                 finish(before);
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {

@@ -17,7 +17,7 @@ struct Work {
 };
 
 /// One thread that loads what the consumers of its thread block multiply.
-template <class Config>
+template <class Config, bool drops>
 struct ForwardProducer {
     using Shared = ForwardShared<Config>;
     static constexpr bool staged = stages_tests<Config>;
@@ -42,7 +42,7 @@ struct ForwardProducer {
     __device__ __forceinline__ void load_k(int tile, bool is_partial, int head, int batch) {
         Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
         const Barrier full{shared + Shared::k_full + 8 * k_ring.place};
-        const bool with_positions = staged && is_partial;
+        const bool with_positions = staged && (drops || is_partial);
         load(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head, full,
              (tile - first_tile) * Config::keys, head, batch, Keep::last_to_go,
              with_positions ? Shared::positions_bytes : 0);

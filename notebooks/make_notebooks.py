@@ -10,8 +10,10 @@ figures need, and all of one age, for instance:
     python3 -m venv out/jupyter && out/jupyter/bin/pip install numpy h5py matplotlib jupytext nbclient ipykernel
 """
 import argparse
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jupytext
@@ -46,6 +48,20 @@ def sources(notebook):
     return [(cell["cell_type"], cell["source"]) for cell in notebook.cells]
 
 
+def make(name, folder):
+    """Runs one script's notebook into the folder; whether the one that lies here has the same cells, and a line of text."""
+    begin = time.monotonic()
+    notebook = cells_of(HERE / f"{name}.py")
+    kept = HERE / f"{name}.ipynb"
+    same = kept.exists() and sources(nbformat.read(kept, 4)) == sources(notebook)
+    run(notebook)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / kept.name
+    nbformat.write(notebook, target)
+    return same, (f"{target}: {len(notebook.cells)} cells, {target.stat().st_size / 1000:.0f} kB, "
+                  f"{time.monotonic() - begin:.0f} s")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in NOT_FIGURES)
@@ -55,22 +71,19 @@ def main():
     for name in given.names:
         if name not in names:
             parser.error(f"there is no script '{name}'; known: {', '.join(names)}")
-    stale = []
-    for name in given.names or names:
-        begin = time.monotonic()
-        notebook = cells_of(HERE / f"{name}.py")
-        try:
-            run(notebook)
-        except CellExecutionError as error:
-            sys.exit(f"{name}.py fails as a notebook:\n{error}")
-        kept = HERE / f"{name}.ipynb"
-        if given.check and (not kept.exists() or sources(nbformat.read(kept, 4)) != sources(notebook)):
-            stale.append(kept.name)
-        target = (given.check or HERE) / kept.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, target)
-        print(f"{target}: {len(notebook.cells)} cells, {target.stat().st_size / 1000:.0f} kB, "
-              f"{time.monotonic() - begin:.0f} s", flush=True)
+    # A notebook keeps one processor busy, in a kernel process of its own.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        made = [threads.submit(make, name, given.check or HERE) for name in given.names or names]
+        stale = []
+        for name, one in zip(given.names or names, made):
+            try:
+                same, line = one.result()
+            except CellExecutionError as error:
+                threads.shutdown(cancel_futures=True)
+                sys.exit(f"{name}.py fails as a notebook:\n{error}")
+            print(line, flush=True)
+            if given.check and not same:
+                stale.append(f"{name}.ipynb")
     if stale:
         sys.exit(f"{', '.join(stale)}: not of today's scripts; run {Path(__file__).name}")
 

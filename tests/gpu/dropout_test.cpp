@@ -2,6 +2,7 @@
 
 #include "reference/attention/blocked.hpp"
 #include "reference/error/deviations.hpp"
+#include "tests/covering.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
@@ -32,11 +33,6 @@ const Names family_names([] {
 
 bool runs_here(const std::string& family) { return gpu::kernel_family(family)->why_not_on_this_device().empty(); }
 
-/// Of one rank they all are the same.
-std::vector<std::string> layouts_of(int ranks) {
-    return ranks == 1 ? std::vector<std::string>{"zigzag"} : layout_examples();
-}
-
 /// Inputs whose v and do of token t are 1 in dim t alone: o of row i has d_ij p_ij in dim j, dv of key j that of rows.
 reference::Inputs telling_inputs(const layouts::Problem& problem) {
     auto inputs = random_inputs(problem, 3);
@@ -52,76 +48,74 @@ reference::Inputs telling_inputs(const layouts::Problem& problem) {
 
 BOOST_AUTO_TEST_SUITE(dropout_on_gpu, *boost::unit_test::precondition(has_gpu))
 
-// Layouts take turns at a fixed order of sums, and at 256 tokens, of which contiguous and zigzag shards over 4 ranks
-// are whole patches; of 240 tokens zigzag shards are not.
+// Layouts, a fixed order of sums and 256 tokens, of which contiguous and zigzag shards over 4 ranks are whole patches,
+// take turns. Of 240 tokens zigzag shards are not whole patches, nor whole tiles.
 BOOST_DATA_TEST_CASE(every_pair_is_dropped_as_the_reference_says,
                      data::make(dropping_schedules) * data::make(family_names), schedule, family) {
     if (!runs_here(family)) return;
+    const auto number = dropping_schedules.place_of(schedule);
     Combinations combinations;
-    unsigned turn = 0;
     for (const int ranks : {1, 4}) {
         if (!combinations.take(suits(dropping_problem(), schedule, ranks))) continue;
-        for (const auto& layout : layouts_of(ranks)) {
-            auto problem = dropping_problem();
-            problem.batch = 2;
-            const std::uint32_t tokens = turn / 2 % 2 == 0 ? 256 : 240;  // 240: not whole tiles
-            problem.tokens = problem.value_dim = tokens;
-            problem.kv_heads = problem.query_heads;
-            RingCase c{problem, "causal", layout, schedule, ranks};
-            c.options.deterministic = turn++ % 2 != 0;
-            c.options.kernels = gpu::kernel_family(family);
-            const auto found = to_reference(run_case(c, host_inputs(telling_inputs(problem), problem.dtype)).outputs);
-            const auto draw = layouts::dropout_draw(problem.dropout);
-            int wrong = 0;
-            for (std::uint32_t b = 0; b < 2; ++b)
-                for (std::uint32_t h = 0; h < 4; ++h)
-                    for (std::uint32_t i = 0; i < tokens; ++i)
-                        for (std::uint32_t j = 0; j < tokens; ++j) {
-                            const bool kept = j <= i && draw.keeps(b, h, i, j);
-                            wrong += (found.o(b, i, h, j) != 0) != kept;
-                            wrong += (found.dv(b, j, h, i) != 0) != kept;
-                        }
-            BOOST_TEST(wrong == 0, c << ", " << tokens << " tokens: " << wrong << " wrong");
-        }
+        auto problem = dropping_problem();
+        problem.batch = 2;
+        const auto turn = number + static_cast<std::size_t>(ranks);
+        const std::uint32_t tokens = turn / 2 % 2 == 0 ? 256 : 240;
+        problem.tokens = problem.value_dim = tokens;
+        problem.kv_heads = problem.query_heads;
+        RingCase c{problem, "causal", layout_in_turn(turn), schedule, ranks};
+        c.options.deterministic = turn % 2 == 0;
+        c.options.kernels = gpu::kernel_family(family);
+        const auto found = to_reference(run_case(c, host_inputs(telling_inputs(problem), problem.dtype)).outputs);
+        const auto draw = layouts::dropout_draw(problem.dropout);
+        int wrong = 0;
+        for (std::uint32_t b = 0; b < 2; ++b)
+            for (std::uint32_t h = 0; h < 4; ++h)
+                for (std::uint32_t i = 0; i < tokens; ++i)
+                    for (std::uint32_t j = 0; j < tokens; ++j) {
+                        const bool kept = j <= i && draw.keeps(b, h, i, j);
+                        wrong += (found.o(b, i, h, j) != 0) != kept;
+                        wrong += (found.dv(b, j, h, i) != 0) != kept;
+                    }
+        BOOST_TEST(wrong == 0, c << ", " << tokens << " tokens: " << wrong << " wrong");
     }
 }
 
-// Of each layout one mask, another one with the next.
+// Masks and layouts take turns.
 BOOST_DATA_TEST_CASE(every_schedule_agrees_with_the_reference, data::make(dropping_schedules), schedule) {
     const std::vector<std::string> masks{"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"};
+    const auto number = dropping_schedules.place_of(schedule);
     Combinations combinations;
-    std::size_t turn = 0;
     for (const int ranks : {1, 4}) {
         if (!combinations.take(suits(dropping_problem(), schedule, ranks))) continue;
-        for (const auto& layout : layouts_of(ranks))
-            agrees_with_the_reference({dropping_problem(), masks[turn++ % masks.size()], layout, schedule, ranks});
+        const auto turn = number + static_cast<std::size_t>(ranks);
+        agrees_with_the_reference(
+            {dropping_problem(), masks[turn % masks.size()], layout_in_turn(turn), schedule, ranks});
         agrees_with_the_reference(
             {dropping_problem(), "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
     }
 }
 
 // Shards of 768 tokens are whole patches and have tiles that the mask leaves full; those of 390 tokens are not.
-BOOST_DATA_TEST_CASE(every_dim_agrees_with_the_reference,
-                     data::make({64, 128, 192, 256, 40, 130}) * data::make({DType::bf16, DType::fp16}) *
-                         data::make({false, true}) * data::make(family_names),
-                     head_dim, dtype, deterministic, family) {
+BOOST_DATA_TEST_CASE(every_dim_agrees_with_the_reference, data::make(family_names), family) {
     if (!runs_here(family)) return;
-    auto p = dropping_problem();
-    p.batch = 2;
-    p.query_heads = 6;
-    p.head_dim = head_dim;
-    p.value_dim = head_dim == 192 ? 128 : head_dim;
-    p.dtype = dtype;
-    for (const double cap : {0.0, 20.0})
-        for (const auto& [tokens, mask] :
-             {std::pair(390, "causal+documents:111,200,79"), std::pair(768, "causal+documents:311,457")}) {
-            p.soft_cap = cap;
-            p.tokens = tokens;
-            RingCase c{p, mask, "zigzag", "ring", 3};
-            c.options.deterministic = deterministic;
-            c.options.kernels = gpu::kernel_family(family);
-            agrees_with_the_reference(c);
-        }
+    constexpr std::array head_dims{64, 128, 192, 256, 40, 130};
+    constexpr std::array dtypes{DType::bf16, DType::fp16};
+    for (const auto& [h, d, deterministic, capped, whole] :
+         pairwise<5>({head_dims.size(), dtypes.size(), 2, 2, 2})) {
+        auto p = dropping_problem();
+        p.batch = 2;
+        p.tokens = whole == 1 ? 768 : 390;
+        p.query_heads = 6;
+        p.head_dim = head_dims[h];
+        p.value_dim = head_dims[h] == 192 ? 128 : head_dims[h];
+        p.dtype = dtypes[d];
+        p.soft_cap = capped == 1 ? 20 : 0;
+        RingCase c{p, whole == 1 ? "causal+documents:311,457" : "causal+documents:111,200,79", "zigzag", "ring", 3};
+        c.options.deterministic = deterministic == 1;
+        c.options.kernels = gpu::kernel_family(family);
+        agrees_with_the_reference(c);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(few_query_rows_drop_by_their_position) {

@@ -1,5 +1,6 @@
 #include "layouts/program/program.hpp"
 
+#include "layouts/program/arrival_order.hpp"
 #include "layouts/program/deadlock_check.hpp"
 #include "layouts/program/happens_before.hpp"
 #include "layouts/program/message_matching.hpp"
@@ -7,7 +8,6 @@
 #include "layouts/program/slot_contents.hpp"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 namespace ringlab::layouts {
@@ -26,7 +26,11 @@ std::vector<FusedLaunch> find_fused_launches(const RankProgram& program, int lan
 class Resolver {
 public:
     Resolver(const Schedule& schedule, int rank)
-        : schedule_(schedule), operation_check_(schedule, rank), before_(schedule.lanes()), slots_(schedule, rank) {
+        : schedule_(schedule),
+          operation_check_(schedule, rank),
+          before_(schedule.lanes()),
+          arrival_order_(schedule.lanes()),
+          slots_(schedule, rank) {
         program_.rank = rank;
         program_.query_heads = static_cast<int>(schedule.problem().query_heads);
         program_.pass = schedule.options().pass;
@@ -38,7 +42,7 @@ public:
         program_.operations = program_.code.size();
         for (auto& instruction : program_.code) {
             const auto& op = instruction.op;
-            instruction.may_arrive_early &= op.kind != OpKind::receive || senders_[op.lane()].size() == 1;
+            instruction.may_arrive_early &= op.kind != OpKind::receive || !arrival_order_.matters(op.lane());
         }
         slots_.require_finished();
         program_.fused_launches = find_fused_launches(program_, schedule_.lanes());
@@ -56,8 +60,8 @@ private:
         instruction.op = op;
         operation_check_(which, op);
         before_.add(op);
-        if (op.kind == OpKind::receive) senders_[op.lane()].insert(op.peer);
         const Operands operands(op, schedule_.options().pass);
+        arrival_order_.add(which, op, operands);
         for (const auto& operand : operands) {
             const bool is_source = op.has_source() && &operand + 1 == operands.end();
             const bool is_first = used_.emplace(operand.pool, operand.slot).second;
@@ -78,9 +82,9 @@ private:
     const Schedule& schedule_;
     OperationCheck operation_check_;
     HappensBefore before_;
+    ArrivalOrder arrival_order_;
     SlotContents slots_;
     std::set<std::pair<Pool, int>> used_;  // slots used so far
-    std::map<Lane, std::set<int>> senders_;
     RankProgram program_;
 };
 

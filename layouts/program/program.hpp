@@ -49,7 +49,7 @@ struct Instruction {
     /// In both halves of a message of keys or their gradients: whether it may arrive at any time after the pass has
     /// begun on all ranks, because it goes to a scratch slot that the receiver has not used in the pass before. Only
     /// set if all messages of the receiver's lane come from one peer, so that the arrival of a message implies the
-    /// arrival of those before it.
+    /// arrival of those before it, or if nothing relies on their order (ArrivalOrder).
     bool may_arrive_early = false;
     /// In both halves of a message: an attend of the same rank that it also waits for, so that it does not begin long
     /// before the other half can; -1: none. See pace_messages().

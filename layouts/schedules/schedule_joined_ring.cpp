@@ -12,42 +12,37 @@ namespace {
 /// with the number of ranks.
 ///
 /// Forward: all blocks for one group of kv heads, then all blocks for the next group, because the running softmax of a
-/// query row stays in registers from its first to its last block. Groups hop in pairs: while one is on its way to the
-/// next rank, the other is sent.
+/// query row stays in registers from its first to its last block. Groups go round the ring one after another, in the
+/// order in which the launch wants them.
 ///
 /// Backward: block after block, half of the kv heads at a time. The gradient of a half travels one step behind it, and
 /// the attend of each rank adds to the gradient that has arrived. The gradient of the first half starts with the
 /// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
-/// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. Short blocks go
-/// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
+/// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives.
 ///
-/// `joined-ring:steps` has another backward pass by steps, whatever the length of blocks: the rank's own block comes
-/// last. The gradient of each block is then on its last hop, to its owner, while the owner attends to it, and it makes
-/// one hop less than in the ring. The first attend waits for a block in turn.
+/// Backward by steps (short blocks, and always with `joined-ring:steps`): a launch for each block, because the
+/// gradients above would wait for each other longer than an attend takes. Each rank sends its part of the gradient of
+/// a block home to the owner as soon as it has attended to the block, so no step waits for a gradient of another rank.
+/// The rank's own block comes last and hides the last of these messages. The owner adds up the parts at the end.
 class JoinedRing : public RingSchedule {
 public:
     /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
-    /// launch. 0: the schedule chooses. `own_last`: the backward pass goes by steps, the own block last.
+    /// launch. 0: the schedule chooses. `by_steps`: the backward pass of long blocks goes by steps, too.
     JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-               int groups, bool own_last)
+               int groups, bool by_steps)
         : RingSchedule(problem, mask, layout, options),
-          groups_(head_groups_of_fused_launch(groups)),
-          own_last_(own_last && options.pass == Pass::backward) {
+          by_steps_(options.pass == Pass::backward &&
+                    (by_steps || (groups == 0 && layout.largest_shard() < long_enough))),
+          groups_(by_steps_ ? 1 : head_groups_of_fused_launch(groups)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         const auto tokens = layout.largest_shard();
-        if (own_last_) {
+        if (by_steps_) {
             if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
             if (ranks() == 1) return;
-            add_slots(Pool::kv, std::min(2, ranks() - 1), heads, tokens);
-            add_slots(Pool::dkv, ranks() == 2 ? 2 : 4, heads, tokens, options.gradient_dtype);
-            return;
-        }
-        constexpr std::int64_t long_enough = 4096;  // on four H200 8Ki tokens gain 2 %, 2Ki lose 12 %
-        unfused_ = options.pass == Pass::backward && groups == 0 && tokens < long_enough;
-        if (unfused_) {
-            add_ring_slots(ranks(), query_heads().count(), heads, largest_rows(), tokens);
+            add_slots(Pool::kv, ranks() - 1, heads, tokens);
+            add_slots(Pool::dkv, outgoing_slots() + ranks() - 1, heads, tokens, options.gradient_dtype);
             return;
         }
         if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
@@ -64,14 +59,16 @@ public:
         self.size = ranks();
         self.heads = kv_heads();
         self.rows = rows_of(rank, query_heads());
-        if (own_last_) return backward_by_steps(self);
-        if (unfused_) return backward(self);
+        if (by_steps_) return backward_by_steps(self);
         return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
     }
 
     bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
+    /// Tokens from which on one launch is faster backward: on four H200 8Ki gain 2 %, 2Ki lose 12 % against `ring`.
+    static constexpr std::int64_t long_enough = 4096;
+
     HeadRange heads_of(int group) const { return heads_of_group(group, groups_); }
     int block_slot(int step, int group) const { return step == 0 ? 0 : 1 + (step - 1) * groups_ + group; }
 
@@ -99,133 +96,103 @@ private:
         return transfer(kind, dkv_channel_, Pool::dkv, step, peer, part(owner, heads_of(group)), slot);
     }
 
-    // The same for gradients of all heads, of a backward pass by steps: two that travel, one of the rank's own part of
-    // a step, which is then added, and the final gradient of the own block. Two ranks need the first and the last.
-    static int slot_of_step(int step) { return step == 0 ? 0 : 2 - step % 2; }
-    int part_slot() const { return 3; }
-    int home_slot() const { return ranks() == 2 ? 2 : 4; }
+    // The same for gradients of all heads, of a backward pass by steps: two that leave in turns, and one that arrives
+    // from each other rank.
+    int outgoing_slots() const { return std::min(2, ranks() - 1); }
+    int outgoing_slot(int step) const { return 1 + step % outgoing_slots(); }
+    int incoming_slot(int step) const { return outgoing_slots() + step; }
 
-    Op gradient(OpKind kind, int step, int peer, int owner, int slot) const {
-        return transfer(kind, dkv_channel_, Pool::dkv, step, peer, part(owner, kv_heads()), slot);
+    Op gradient(OpKind kind, int step, int peer, const Part& keys, int slot) const {
+        return transfer(kind, dkv_channel_, Pool::dkv, step, peer, keys, slot);
     }
 
     // As in RingSchedule, the coroutines build all operations in the same Op.
 
     Ops backward_by_steps(Member self) const {
         Op& op = co_await Ops::op_storage;
-        struct LastReaders {
-            OpIndex attend = -1, send = -1;
-        };
-        std::array<LastReaders, 3> readers;       // by K/V slot
-        std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot
-        OpIndex arrival = -1, home = -1;
-        const int own_last = hops(self, self.position).last;
+        const auto steps = static_cast<std::size_t>(self.size);
+        std::vector<OpIndex> arrivals(steps, -1), home(steps, -1);  // by step
+        std::array<OpIndex, 2> sent{-1, -1};                        // by outgoing slot, in turns
         bool begun = false;
         for (int step = 0; step < self.size; ++step) {
-            auto& read = readers[static_cast<std::size_t>(slot_of_step(step))];
-            const int owner = self.at(step);
+            const auto place = static_cast<std::size_t>(step);
             if (passes_on(self, step)) {
-                op = transfer(OpKind::send, kv_channel, Pool::kv, step, self.next(), keys_at(self, step),
-                              slot_of_step(step));
-                op.run_after(arrival);
-                read.send = co_yield op;
+                op = hop(OpKind::send, self, step, self.next(), 0);
+                op.run_after(arrivals[place]);
+                co_yield op;
             }
-            OpIndex next_arrival = -1;
             if (receives(self, step + 1)) {
-                auto& overwritten = readers[static_cast<std::size_t>(slot_of_step(step + 1))];
-                op = transfer(OpKind::receive, kv_channel, Pool::kv, step + 1, self.previous(), keys_at(self, step + 1),
-                              slot_of_step(step + 1));
-                op.run_after(overwritten.attend);
-                op.run_after(overwritten.send);
-                next_arrival = co_yield op;
-                overwritten = {};
+                op = hop(OpKind::receive, self, step + 1, self.previous(), 0);
+                arrivals[place + 1] = co_yield op;
             }
-            const int first = gradient_begins(self, owner, 1), last = hops(self, owner).last;
-            if (step > 0 && first <= step && step <= last) {
-                const int travelling = slot_of_step(step);
-                auto& slot_sent = sent[static_cast<std::size_t>(travelling)];
-                OpIndex complete = -1, gradient_arrival = -1;
-                if (step > first) {
-                    op = gradient(OpKind::receive, step, self.previous(), owner, travelling);
-                    op.run_after(slot_sent);
-                    complete = gradient_arrival = co_yield op;
-                }
-                op = attend(step, self.rows, keys_at(self, step), 0, slot_of_step(step));
-                if (op.pair_count > 0) {
-                    op.slot(Pool::dkv) = step > first ? part_slot() : travelling;
-                    op.begins = !std::exchange(begun, true);
-                    op.run_after(arrival);
-                    if (step == first) op.run_after(slot_sent);
-                    complete = read.attend = co_yield op;
-                    if (step > first) {
-                        op = add(Pool::dkv, step, keys_at(self, step), travelling, part_slot());
-                        op.run_after(gradient_arrival);
-                        complete = co_yield op;
-                    }
-                }
-                op = gradient(OpKind::send, step, step == last ? self.rank(owner) : self.next(), owner, travelling);
-                op.run_after(complete);
+            const auto keys = keys_at(self, step);
+            op = attend(step, self.rows, keys, 0, block_slot(step, 0));
+            if (step > 0 && op.pair_count > 0) {
+                auto& slot_sent = sent[place % 2];
+                op.slot(Pool::dkv) = outgoing_slot(step);
+                op.begins = !std::exchange(begun, true);
+                op.run_after(arrivals[place]);
+                op.run_after(slot_sent);
+                const OpIndex attended = co_yield op;
+                op = gradient(OpKind::send, step, self.rank(self.at(step)), keys, outgoing_slot(step));
+                op.run_after(attended);
                 slot_sent = co_yield op;
             }
-            if (own_last > 0 && step == own_last) {
-                op = gradient(OpKind::receive, step + 1, self.rank(self.at(-step)), self.position, home_slot());
-                home = co_yield op;
+            const int ahead = self.at(-step);
+            if (step > 0 && needs(self.rank(ahead), self.position)) {
+                op = gradient(OpKind::receive, step, self.rank(ahead), keys_at(self, 0), incoming_slot(step));
+                home[place] = co_yield op;
             }
-            arrival = next_arrival;
         }
         const auto own = keys_at(self, 0);
         op = attend(0, self.rows, own, 0, 0);
-        const bool attends = op.pair_count > 0;
         op.begins = !begun;
-        if (attends) co_yield op;
-        if (own_last == 0) co_return;
-        op = attends ? add(Pool::dkv, own_last + 1, own, 0, home_slot())
-                     : copy(Pool::dkv, own_last + 1, own, 0, own, home_slot());
-        op.run_after(home);
-        co_yield op;
+        bool written = op.pair_count > 0;
+        if (written) co_yield op;
+        for (int step = 1; step < self.size; ++step) {
+            const auto arrival = home[static_cast<std::size_t>(step)];
+            if (arrival < 0) continue;
+            op = std::exchange(written, true) ? add(Pool::dkv, step, own, 0, incoming_slot(step))
+                                              : copy(Pool::dkv, step, own, 0, own, incoming_slot(step));
+            op.run_after(arrival);
+            co_yield op;
+        }
     }
 
     Ops fused_forward(Member self) const {
         Op& op = co_await Ops::op_storage;
-        constexpr int together = 2;  // head groups that hop as a pair
         const int last = last_needed(self);
         bool continues = false;
-        std::vector<std::array<OpIndex, together>> arrivals(static_cast<std::size_t>(self.size));  // by step
-        for (int first = 0; first < groups_; first += together) {
-            const int end = std::min(first + together, groups_);
-            arrivals.front().fill(-1);
-            for (int step = 0; step < self.size; ++step)
-                for (int group = first; group < end; ++group) {
-                    const auto place = static_cast<std::size_t>(step), which = static_cast<std::size_t>(group - first);
-                    if (passes_on(self, step)) {
-                        op = hop(OpKind::send, self, step, self.next(), group);
-                        op.run_after(arrivals[place][which]);
-                        co_yield op;
-                    }
-                    if (receives(self, step + 1)) {
-                        op = hop(OpKind::receive, self, step + 1, self.previous(), group);
-                        arrivals[place + 1][which] = co_yield op;
-                    }
-                }
-            for (int group = first; group < end; ++group) {
-                bool begun = false;
-                for (int step = 0; step <= last; ++step) {
-                    const auto rows = rows_of(self.position, query_heads(heads_of(group)));
-                    op = attend(step, rows, part(self.at(step), heads_of(group)), 0, block_slot(step, group));
-                    if (op.pair_count == 0) continue;
-                    op.begins |= !begun;
-                    op.ends |= step == last;
-                    op.fused = continues;
-                    op.run_after(arrivals[static_cast<std::size_t>(step)][static_cast<std::size_t>(group - first)]);
+        std::vector<OpIndex> arrivals(static_cast<std::size_t>(self.size), -1);  // by step
+        for (int group = 0; group < groups_; ++group) {
+            for (int step = 0; step < self.size; ++step) {
+                if (passes_on(self, step)) {
+                    op = hop(OpKind::send, self, step, self.next(), group);
+                    op.run_after(arrivals[static_cast<std::size_t>(step)]);
                     co_yield op;
-                    continues = !partials();
-                    if (partials()) {
-                        op = merge(step, rows, 0, 1);
-                        op.begins = !begun;
-                        co_yield op;
-                    }
-                    begun = true;
                 }
+                if (receives(self, step + 1)) {
+                    op = hop(OpKind::receive, self, step + 1, self.previous(), group);
+                    arrivals[static_cast<std::size_t>(step) + 1] = co_yield op;
+                }
+            }
+            bool begun = false;
+            for (int step = 0; step <= last; ++step) {
+                const auto rows = rows_of(self.position, query_heads(heads_of(group)));
+                op = attend(step, rows, part(self.at(step), heads_of(group)), 0, block_slot(step, group));
+                if (op.pair_count == 0) continue;
+                op.begins |= !begun;
+                op.ends |= step == last;
+                op.fused = continues;
+                op.run_after(arrivals[static_cast<std::size_t>(step)]);
+                co_yield op;
+                continues = !partials();
+                if (partials()) {
+                    op = merge(step, rows, 0, 1);
+                    op.begins = !begun;
+                    co_yield op;
+                }
+                begun = true;
             }
         }
     }
@@ -323,23 +290,23 @@ private:
         }
     }
 
+    bool by_steps_;
     int groups_;  // number of equal groups of kv heads
-    bool own_last_;
-    bool unfused_ = false;
     bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_joined_ring(
     "joined-ring", "joined-ring[:GROUPS|:steps]",
     "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
-    "pass; without GROUPS the backward pass of short blocks is an ordinary ring; with steps every backward pass has a "
-    "launch for each block, the rank's own last",
+    "pass; without GROUPS the backward pass of short blocks has a launch for each block, the rank's own last, as that "
+    "of "
+    "all blocks has with steps",
     {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4", "joined-ring:steps"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const bool own_last = arguments == "steps";
-        const int groups = own_last ? 0 : parse_head_groups(arguments, problem);
-        return std::make_unique<JoinedRing>(problem, mask, layout, options, groups, own_last);
+        const bool by_steps = arguments == "steps";
+        const int groups = by_steps ? 0 : parse_head_groups(arguments, problem);
+        return std::make_unique<JoinedRing>(problem, mask, layout, options, groups, by_steps);
     });
 
 }  // namespace

@@ -59,9 +59,9 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
       by_copy_engine_(!machine.inside_host.uses_kernels()),
-      has_one_sender_(by_copy_engine_ && machine.transfer_issue_seconds > 0
-                          ? channels_with_one_sender(schedule)
-                          : std::vector<bool>(schedule.channels().size())),
+      arrival_order_matters_(by_copy_engine_ && machine.transfer_issue_seconds > 0
+                                 ? lanes_where_arrival_order_matters(schedule)
+                                 : std::vector<bool>(static_cast<std::size_t>(schedule.lanes()), true)),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
       issue_fetch_(by_copy_engine_ ? issue_transfer_ : 2 * issue_transfer_),

@@ -125,12 +125,12 @@ public:
 
 private:
     /// Whether the sender alone starts a message that this rank receives, and sets a flag behind it. It does if the
-    /// message comes to a scratch slot of keys or gradients that is free from the start of the pass, and if all
-    /// messages on the channel come from one rank. Further parts of a block that is partly there count as well, although
-    /// the backend sets no flag for them.
+    /// message comes to a scratch slot of keys or gradients that is free from the start of the pass, and if the order
+    /// of arrivals on its lane is given or does not matter. Further parts of a block that is partly there count as
+    /// well, although the backend sets no flag for them.
     bool sender_sets_flag(const Op& op) const {
         return op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.slot(op.pool) > 0 &&
-               op.after().empty() && has_one_sender_[static_cast<std::size_t>(op.channel)];
+               op.after().empty() && !arrival_order_matters_[static_cast<std::size_t>(op.lane())];
     }
     Picoseconds issue_time(double seconds) const;
     MeasuredPrices::OfOp measured(int rank, layouts::OpIndex index) const {
@@ -151,9 +151,9 @@ private:
     Topology topology_;
     bool is_one_launch_;  // of every rank: passes_are_one_launch()
     Draws draws_;
-    std::vector<double> clocks_;        // by rank; empty: all 1
-    bool by_copy_engine_;               // messages inside a host take no SMs
-    std::vector<bool> has_one_sender_;  // by channel
+    std::vector<double> clocks_;               // by rank; empty: all 1
+    bool by_copy_engine_;                      // messages inside a host take no SMs
+    std::vector<bool> arrival_order_matters_;  // by lane
     Picoseconds issue_transfer_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
     bool prices_fused_launches_ = false;  // fused launches are priced by tiles

@@ -1,5 +1,7 @@
 #include "sim/cost/messages.hpp"
 
+#include "layouts/program/arrival_order.hpp"
+
 #include <algorithm>
 
 namespace ringlab::sim {
@@ -18,18 +20,17 @@ bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& tra
     return transfer.part.tokens != layouts::Interval{0, schedule.block_tokens(transfer.part.block)};
 }
 
-std::vector<bool> channels_with_one_sender(const layouts::Schedule& schedule) {
-    std::vector<bool> one(schedule.channels().size(), true);
+std::vector<bool> lanes_where_arrival_order_matters(const layouts::Schedule& schedule) {
+    std::vector<bool> matters(static_cast<std::size_t>(schedule.lanes()));
     for (const auto rank : {0, schedule.ranks() - 1}) {
-        std::vector<int> senders(one.size(), -1);
-        for (auto ops = schedule.ops(rank); const auto* op = ops.next();) {
-            if (op->kind != OpKind::receive) continue;
-            const auto channel = static_cast<std::size_t>(op->channel);
-            if (senders[channel] < 0) senders[channel] = op->peer;
-            if (op->peer != senders[channel]) one[channel] = false;
-        }
+        layouts::ArrivalOrder order(schedule.lanes());
+        layouts::OpIndex which = 0;
+        for (auto ops = schedule.ops(rank); const auto* op = ops.next(); ++which)
+            order.add(which, *op, layouts::Operands(*op, schedule.options().pass));
+        for (std::size_t lane = 0; lane < matters.size(); ++lane)
+            if (order.matters(static_cast<layouts::Lane>(lane))) matters[lane] = true;
     }
-    return one;
+    return matters;
 }
 
 void PendingMessages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {

@@ -25,9 +25,9 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
 /// Whether the message is only some tokens of a block, which lie in separate pieces for each head.
 bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
-/// By channel: whether all messages of a rank on it come from one other rank. Looks at the first and the last rank
-/// only, whose schedules differ most under a mask.
-std::vector<bool> channels_with_one_sender(const layouts::Schedule& schedule);
+/// By lane: layouts::ArrivalOrder::matters(). Looks at the first and the last rank only, whose schedules differ most
+/// under a mask.
+std::vector<bool> lanes_where_arrival_order_matters(const layouts::Schedule& schedule);
 
 /// For each rank, the messages that were read from its schedule and have not ended, if their cost depends on more than
 /// bytes. Decides which are hidden (`is_hidden`). A message is hidden if the rank's next attend has enough FLOP per

@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
         const auto program = resolve(*schedule);
         for (const auto& rank : program.ranks)
             for (const auto& one : rank.code) {
-                if (!one.op.transfers()) continue;
+                if (one.partner < 0) continue;
                 const auto& peer = program.ranks[static_cast<std::size_t>(one.op.peer)];
                 const auto& other = peer.code[static_cast<std::size_t>(one.partner)];
                 BOOST_TEST(one.may_arrive_early == expected(one.sends() ? other.op : one.op),
@@ -109,8 +109,12 @@ BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
     const auto first_two = [](const Op& op) { return op.slot() > 0 && op.step <= 2; };
     check("ring", Pass::forward, first_two);
     check("joined-ring:2", Pass::forward, is_keys);
-    // From several peers: the last one's block says nothing of the others'.
+    // From several peers. An attend waits for the last block alone, whose arrival says nothing of the others'.
     check("all-gather", Pass::forward, [](const Op&) { return false; });
+    // From several peers as well, but each gradient is waited for by the addition of that gradient.
+    const auto always = [](const Op&) { return true; };
+    check("pull", Pass::backward, always);
+    check("joined-ring:steps", Pass::backward, always);
     // Gradients of the first half begin at home, in the slot of step 2; those of the second at step 1, in the other
     // one.
     check("joined-ring:1", Pass::backward, [&](const Op& op) {

@@ -67,8 +67,8 @@ layouts::SmGroup TileModel::sharing_of(std::span<const KeyTiles> parts) const {
             load.longest = std::max(load.longest, entries_of(tiles));
         }
     }
-    const auto choose = cost_.launch_rule == KeyLaunchRule::waves ? layouts::sm_group_by_waves
-                                                                  : layouts::sm_group_by_list_schedule;
+    const auto choose =
+        cost_.launch_rule == KeyLaunchRule::waves ? layouts::sm_group_by_waves : layouts::sm_group_by_list_schedule;
     return choose(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
 }
 

@@ -62,7 +62,8 @@ BOOST_AUTO_TEST_CASE(work_tiles_that_end_at_the_same_row_tile_are_neighbours) {
     // Three groups of five: less than two work tiles each.
     const std::vector<WorkTileReach> ragged{{5, 9}, {4, 3}, {4, 9}, {2, 4}, {1, 9}};
     BOOST_TEST(row_groups_of(ragged).count == 1);
-    BOOST_TEST(row_groups_of(ragged).order == (std::vector<std::size_t>{0, 1, 2, 3, 4}), boost::test_tools::per_element());
+    BOOST_TEST(row_groups_of(ragged).order == (std::vector<std::size_t>{0, 1, 2, 3, 4}),
+               boost::test_tools::per_element());
     BOOST_TEST(row_groups_of({}).count == 1);
 }
 

@@ -208,7 +208,9 @@ BOOST_AUTO_TEST_CASE(work_tiles_that_continue_rows_and_see_nothing_wait_for_memo
     cost.full_tile_seconds = 11;
     cost.resume_seconds = 5;
     const auto seconds = [&](int rank, int block, TileModel::AttendPosition position) {
-        return TileModel(*schedule, machine).attend(all_rows(*schedule, rank), all_keys(*schedule, block), position).alone;
+        return TileModel(*schedule, machine)
+            .attend(all_rows(*schedule, rank), all_keys(*schedule, block), position)
+            .alone;
     };
     const TileModel::AttendPosition last{.begins = false, .ends = true}, only{.begins = true, .ends = true};
     const auto rounding = boost::test_tools::tolerance(1e-12);

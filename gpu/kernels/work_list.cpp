@@ -3,12 +3,11 @@
 #include "gpu/device/cuda_check.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
-#include "layouts/tiling/work_tile_order.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <map>
 
 namespace ringlab::gpu {
 namespace {
@@ -201,21 +200,27 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items) {
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
 }
 
-std::int64_t group_by_last_entry(std::span<std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
-    constexpr std::size_t fewest_items = 2;      // of a group, on average
-    std::map<std::int32_t, std::size_t> groups;  // in the order of their longest items
-    const auto last_tile = [&](const auto& item) { return entries[static_cast<std::size_t>(item[2]) - 1] / 2; };
-    for (const auto& item : items) groups.try_emplace(last_tile(item), groups.size());
-    if (groups.size() * fewest_items > items.size()) return 1;
-    std::ranges::stable_sort(items, {}, [&](const auto& item) { return groups.at(last_tile(item)); });
-    return static_cast<std::int64_t>(groups.size());
-}
+namespace {
 
-bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
+std::vector<layouts::WorkTileReach> reaches_of(std::span<const std::array<std::int32_t, 4>> items,
+                                               std::span<const std::int32_t> entries) {
     std::vector<layouts::WorkTileReach> reaches;
     for (const auto& [tile, begin, end, partial_end] : items)
         reaches.push_back({end - begin, entries[static_cast<std::size_t>(end) - 1] / 2});
-    return layouts::fall_linearly(reaches);
+    return reaches;
+}
+
+}  // namespace
+
+std::int64_t group_by_last_entry(std::span<std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
+    const auto groups = layouts::row_groups_of(reaches_of(items, entries));
+    const std::vector longest_first(items.begin(), items.end());
+    for (std::size_t i = 0; i < items.size(); ++i) items[i] = longest_first[groups.order[i]];
+    return groups.count;
+}
+
+bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
+    return layouts::fall_linearly(reaches_of(items, entries));
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,

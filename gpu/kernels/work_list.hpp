@@ -90,9 +90,8 @@ enum class RowsOfTile { together, apart };
 Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
                  TileShape shape, Major major, EqualEntries equal, RowsOfTile compared = RowsOfTile::together);
 void longest_first(std::span<std::array<std::int32_t, 4>> items);
-/// Puts work tiles that end at the same tile of the other side side by side, if there are few such groups for the
-/// number of work tiles. `items` come longest first. So do the groups, each by its longest work tile, and the work
-/// tiles of a group. Returns the number of groups, or 1 if the order stays as it is.
+/// Puts work tiles that all have entries, the longest first, in the order of layouts::row_groups_of(). Returns the
+/// number of groups.
 std::int64_t group_by_last_entry(std::span<std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);
 /// layouts::fall_linearly() of work tiles that all have entries, the longest first.
 bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <map>
+#include <numeric>
 
 namespace ringlab::layouts {
 
@@ -75,6 +76,18 @@ SmGroup sm_group_by_waves(const BackwardLoad& load, std::int64_t sms, std::span<
         const auto blocks = static_cast<double>(sharing.sms);
         return std::max(waves * (overhead_steps + mean / blocks), overhead_steps + steps(load.longest) / blocks);
     });
+}
+
+RowGroups row_groups_of(std::span<const WorkTileReach> work_tiles) {
+    constexpr std::size_t fewest_of_group = 2;  // on average
+    RowGroups groups{1, std::vector<std::size_t>(work_tiles.size())};
+    std::iota(groups.order.begin(), groups.order.end(), 0u);
+    std::map<std::int64_t, std::size_t> by_last;  // in the order of their longest work tiles
+    for (const auto& one : work_tiles) by_last.try_emplace(one.last, by_last.size());
+    if (work_tiles.empty() || by_last.size() * fewest_of_group > work_tiles.size()) return groups;
+    std::ranges::stable_sort(groups.order, {}, [&](std::size_t i) { return by_last.at(work_tiles[i].last); });
+    groups.count = static_cast<std::int64_t>(by_last.size());
+    return groups;
 }
 
 WorkTileOrder backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places) {

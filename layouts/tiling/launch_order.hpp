@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 namespace ringlab::layouts {
 
@@ -17,10 +18,19 @@ struct KeyWorkTiles {
     std::int64_t entries = 0;     ///< row tiles of all work tiles
     std::int64_t longest = 0;     ///< row tiles of the first work tile
     bool fall_linearly = false;   ///< fall_linearly() of those with row tiles
-    /// Groups of work tiles that end at the same row tile, as those of each document of a packed sequence do, if the
-    /// list has them together; otherwise 1.
-    std::int64_t row_groups = 1;
+    std::int64_t row_groups = 1;  ///< RowGroups::count, if the list is in that order; otherwise 1
 };
+
+/// Groups of work tiles that end at the same row tile, as those of each document of a packed sequence do.
+struct RowGroups {
+    std::int64_t count = 1;
+    std::vector<std::size_t> order;  ///< of the work tiles: group by group, if there is more than one group
+};
+
+/// Groups of `work_tiles`, which come longest first and all have row tiles. So do the groups, each by its longest work
+/// tile, and the work tiles of a group. One group, in the order as it is, if groups had fewer than two work tiles on
+/// average.
+RowGroups row_groups_of(std::span<const WorkTileReach> work_tiles);
 
 /// Heads of a launch and the SMs that it runs on.
 struct LaunchShape {
@@ -36,8 +46,8 @@ struct LaunchShape {
 SmGroup sm_group_by_list_schedule(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
 
 /// The same, but the time of a launch is estimated as the number of full waves times the mean work tile, and at least
-/// the longest work tile. The cost model chooses by this rule, because its machine files and all records were measured
-/// with kernels that did. The two differ for launches with less than two waves of unequal work tiles.
+/// the longest work tile. Earlier kernels chose by this rule, and machine files that were calibrated with them say so.
+/// The two differ for launches with less than two waves of unequal work tiles.
 SmGroup sm_group_by_waves(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
 
 /// Order of a backward launch over one block, see WorkTileOrder:

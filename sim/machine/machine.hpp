@@ -18,6 +18,12 @@ enum class WorkTile {
     key_tile,    ///< a tile of keys of one kv head, for its query heads one after another
 };
 
+/// Rules by which a kernel launches work tiles of keys.
+enum class KeyLaunchRule {
+    list_schedule,  ///< layouts::sm_group_by_list_schedule(), and work tiles in the order of layouts::row_groups_of()
+    waves,          ///< earlier kernels: layouts::sm_group_by_waves(), and work tiles longest first
+};
+
 /// Prices of an attention kernel, in seconds. An attend takes the launch and then the makespan, over all SMs, of work
 /// tiles that each take work_tile + full_tile * (full tiles) + partial_tile * (partial tiles), in the kernel's order.
 /// In the rate model it takes the launch and then FLOP / flops. sim/README.md has the whole formula. Valid for head_dim
@@ -30,8 +36,8 @@ struct AttentionCost {
     WorkTile work_tile = WorkTile::query_tile;  ///< key `work_tile` of machine files
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
-    std::vector<Group>
-        groups{};  ///< clusters of SMs that may share a work tile; layouts::sm_group_by_waves() picks one
+    std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; `launch_rule` picks one
+    KeyLaunchRule launch_rule = KeyLaunchRule::list_schedule;
     double launch_seconds = 0;
     double work_tile_seconds = 0;
     double full_tile_seconds = 0;

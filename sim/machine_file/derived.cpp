@@ -145,6 +145,7 @@ private:
                    "keys runs at teraflops");
         };
         text(section + "work_tile", "query tile");
+        if (&pass == &h200::backward) text(section + "launch_rule", "list schedule");
         number(section + "tile_rows", 128, "as H200, forward: the commonest tiles");
         number(section + "tile_keys", 128, "as H200, forward: the commonest tiles");
         add(section + "groups", figure(toml::array{}, "SMs share no work tile"), "at_a_time", toml::array{});

@@ -128,6 +128,8 @@ private:
         dims(section, c);
         if (needs_tiles(section) || fields_.given(section + ".work_tile"))
             fields_.choice(section + ".work_tile", c.work_tile, {"query tile", "key tile"});
+        if (section == "attention.backward" && fields_.given(section + ".launch_rule"))
+            fields_.choice(section + ".launch_rule", c.launch_rule, {"list schedule", "waves"});
         kernel(section, c, true);
     }
 

@@ -35,6 +35,7 @@ constexpr std::pair<std::string_view, std::string_view> rows_of_keys[] = {
     {".tile_rows", "tiling and waves"},
     {".tile_keys", "tiling and waves"},
     {".groups", "clusters"},
+    {".launch_rule", "clusters"},
     {".teraflops", "rate model"},
     {".link_gigabytes_per_second", "rate"},
     {".channel_gigabytes_per_second", "rate"},

@@ -33,18 +33,21 @@ std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + 
 
 }  // namespace
 
-/// Lists the key tiles in the order of the kernel's work list, longest first.
+/// Lists the key tiles in the order of the kernel's work list.
 void TileModel::list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::RowHull> rows,
                                std::span<const layouts::KeyTile> columns) const {
     std::vector<RowTiles> found;
     for (const auto& column : columns) found.push_back(row_tiles_of(rows, column));
     std::ranges::stable_sort(found, std::greater{}, [](const RowTiles& one) { return entries_of(one.counts); });
     std::vector<layouts::WorkTileReach> reaches;
-    for (const auto& [counts, last] : found) {
-        work_tiles.tiles.push_back(counts);
+    for (const auto& [counts, last] : found)
         if (entries_of(counts) > 0) reaches.push_back({entries_of(counts), last});
-    }
     work_tiles.fall_linearly = layouts::fall_linearly(reaches);
+    for (const auto& one : found) work_tiles.tiles.push_back(one.counts);
+    if (work_tiles.fall_linearly || cost_.launch_rule != KeyLaunchRule::list_schedule) return;
+    const auto groups = layouts::row_groups_of(reaches);
+    for (std::size_t i = 0; i < reaches.size(); ++i) work_tiles.tiles[i] = found[groups.order[i]].counts;
+    work_tiles.row_groups = groups.count;
 }
 
 TileModel::KeyTiles TileModel::key_tiles_of_block(const Part& rows, const Part& keys) {
@@ -64,7 +67,9 @@ layouts::SmGroup TileModel::sharing_of(std::span<const KeyTiles> parts) const {
             load.longest = std::max(load.longest, entries_of(tiles));
         }
     }
-    return layouts::sm_group_by_waves(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
+    const auto choose =
+        cost_.launch_rule == KeyLaunchRule::waves ? layouts::sm_group_by_waves : layouts::sm_group_by_list_schedule;
+    return choose(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
 }
 
 /// In a fused launch whose blocks do not walk in lockstep, each work tile is assigned for all heads before the next
@@ -74,7 +79,8 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTiles> parts, std:
     const auto& first = *parts.front();
     if (parts.size() == 1) {
         layouts::KeyWorkTiles load{.work_tiles = static_cast<std::int64_t>(first.tiles.size()),
-                                   .fall_linearly = first.fall_linearly};
+                                   .fall_linearly = first.fall_linearly,
+                                   .row_groups = first.row_groups};
         for (const auto& tiles : first.tiles) {
             load.busy += entries_of(tiles) > 0;
             load.entries += entries_of(tiles);

@@ -50,6 +50,14 @@ double busy_share(std::span<const layouts::TileCounts> all) {
     return static_cast<double>(some) / std::max(1.0, static_cast<double>(all.size()));
 }
 
+/// Seconds that the memory needs for the rows of as many work tiles as there are SMs, with `bytes` for each number of
+/// O. A work tile that sees nothing and continues rows takes that much longer: it reads the rows before it writes them,
+/// and so do those on all other SMs at about the same time, so nothing hides the traffic.
+double traffic_seconds(const TileModel::WorkTiles& part, double bytes, const Machine& machine) {
+    const auto work_tiles = static_cast<double>(std::ssize(part.tiles) * part.copies);
+    return bytes * part.sizes.outputs / work_tiles * machine.sms / machine.memory_bytes_per_second;
+}
+
 /// Calls visit(segment, rows of the run in it), in order.
 template <class Visit>
 void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
@@ -245,15 +253,17 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
     std::vector<WorkTileGroup> groups;
     std::int64_t count = 0;
     for (const auto& part : parts) {
+        const auto traffic = position.begins ? 0 : traffic_seconds(part, missed * (read + written), machine_);
         for (std::size_t i = 0; i < part.tiles.size(); ++i) {
             const auto& tiles = part.tiles[i];
-            if (!visits_idle && tiles.full + tiles.partial == 0) continue;
+            const bool is_idle = tiles.full + tiles.partial == 0;
+            if (!visits_idle && is_idle) continue;
             const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
-            groups.push_back({work_tile_seconds(cost_, {.tiles = tiles,
-                                                        .begins = position.begins,
-                                                        .heads_in_turn = part.query_heads_in_turn,
-                                                        .visits = visits}),
-                              part.copies});
+            const auto seconds = work_tile_seconds(cost_, {.tiles = tiles,
+                                                           .begins = position.begins,
+                                                           .heads_in_turn = part.query_heads_in_turn,
+                                                           .visits = visits});
+            groups.push_back({seconds + (is_idle ? traffic : 0), part.copies});
             count += part.copies;
             found.longest_work_tile = std::max(found.longest_work_tile, groups.back().seconds);
         }

@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(nine_of_ten_passes_from_8Ki_tokens_on_keep_to_the_target_on
         BOOST_TEST(10 * within >= 9 * std::ssize(errors.model),
                    name << ": " << within << " of " << errors.model.size());
     }
-    BOOST_TEST(groups.size() == 4u);
+    BOOST_TEST(groups.size() == 6u);
 }
 
 BOOST_AUTO_TEST_CASE(every_record_of_rings_is_scored_or_listed_with_a_reason) {

@@ -54,6 +54,19 @@ BOOST_AUTO_TEST_CASE(sms_share_a_work_tile_where_that_promises_to_end_first) {
     BOOST_TEST(sm_group_by_waves({2, 128, 64, 4}, sms, {}).at_a_time == sms);
 }
 
+BOOST_AUTO_TEST_CASE(work_tiles_that_end_at_the_same_row_tile_are_neighbours) {
+    const std::vector<WorkTileReach> documents{{5, 9}, {4, 3}, {4, 9}, {2, 3}, {1, 9}};
+    const auto groups = row_groups_of(documents);
+    BOOST_TEST(groups.count == 2);
+    BOOST_TEST(groups.order == (std::vector<std::size_t>{0, 2, 4, 1, 3}), boost::test_tools::per_element());
+    // Three groups of five: less than two work tiles each.
+    const std::vector<WorkTileReach> ragged{{5, 9}, {4, 3}, {4, 9}, {2, 4}, {1, 9}};
+    BOOST_TEST(row_groups_of(ragged).count == 1);
+    BOOST_TEST(row_groups_of(ragged).order == (std::vector<std::size_t>{0, 1, 2, 3, 4}),
+               boost::test_tools::per_element());
+    BOOST_TEST(row_groups_of({}).count == 1);
+}
+
 BOOST_AUTO_TEST_CASE(work_tiles_that_fall_evenly_go_in_step) {
     auto work_tiles = triangle(64, 64);
     work_tiles.fall_linearly = true;

@@ -25,9 +25,15 @@ Part all_keys(const Schedule& schedule, int rank) {
     return schedule.part(rank, {0, static_cast<int>(schedule.problem().kv_heads)});
 }
 
-/// In which order a kernel deals work tiles of keys, from every pair of tiles.
-ringlab::layouts::WorkTileOrder order_by_hand(const Schedule& schedule, const Part& rows, const Part& keys,
-                                              const AttentionCost& cost, ringlab::layouts::LaunchShape places) {
+/// The list of work tiles of keys, and in which order a kernel deals them.
+struct KeyListByHand {
+    std::vector<ringlab::layouts::TileCounts> tiles;
+    ringlab::layouts::WorkTileOrder order;
+};
+
+/// From every pair of tiles. `tiles`: of the key tiles, in local order.
+KeyListByHand key_list_by_hand(const Schedule& schedule, const Part& rows, const Part& keys, const AttentionCost& cost,
+                               ringlab::layouts::LaunchShape places, std::vector<ringlab::layouts::TileCounts> tiles) {
     const auto hulls = ringlab::layouts::row_hulls(schedule.mask(), schedule.runs(rows), cost.tile_rows);
     std::vector<ringlab::layouts::WorkTileReach> reaches;
     ringlab::layouts::KeyWorkTiles work_tiles;
@@ -44,7 +50,14 @@ ringlab::layouts::WorkTileOrder order_by_hand(const Schedule& schedule, const Pa
     work_tiles.busy = static_cast<std::int64_t>(reaches.size());
     std::ranges::stable_sort(reaches, std::greater{}, &ringlab::layouts::WorkTileReach::entries);
     work_tiles.fall_linearly = ringlab::layouts::fall_linearly(reaches);
-    return ringlab::layouts::backward_order(work_tiles, places);
+    std::ranges::stable_sort(tiles, std::greater{}, [](const auto& one) { return one.full + one.partial; });
+    if (cost.launch_rule == KeyLaunchRule::list_schedule && !work_tiles.fall_linearly) {
+        const auto groups = ringlab::layouts::row_groups_of(reaches);
+        const auto longest_first = tiles;
+        for (std::size_t i = 0; i < reaches.size(); ++i) tiles[i] = longest_first[groups.order[i]];
+        work_tiles.row_groups = groups.count;
+    }
+    return {tiles, ringlab::layouts::backward_order(work_tiles, places)};
 }
 
 /// The time straight from the tiles, without memo, groups of equal work tiles or heap.
@@ -63,7 +76,9 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
         load.entries += entries * heads;
         load.longest = std::max(load.longest, entries);
     }
-    const auto group = ringlab::layouts::sm_group_by_waves(load, static_cast<std::int64_t>(machine.sms), cost.groups);
+    const auto choose = cost.launch_rule == KeyLaunchRule::waves ? ringlab::layouts::sm_group_by_waves
+                                                                 : ringlab::layouts::sm_group_by_list_schedule;
+    const auto group = choose(load, static_cast<std::int64_t>(machine.sms), cost.groups);
     const auto seconds_of = [&](const ringlab::layouts::TileCounts& tiles) {
         const auto of_rows = position.begins ? 0 : cost.resume_seconds;
         return cost.work_tile_seconds + (by_keys ? 0 : of_rows) +
@@ -73,15 +88,13 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     };
     std::vector<double> work_tiles;
     if (by_keys) {
-        const auto order =
-            order_by_hand(schedule, rows, keys, cost,
-                          {.heads = heads, .sms = static_cast<std::int64_t>(machine.sms), .blocks = group.sms});
-        auto sorted = work.keys;
-        std::ranges::stable_sort(sorted, std::greater{}, [](const auto& tiles) { return tiles.full + tiles.partial; });
+        const auto [list, order] = key_list_by_hand(
+            schedule, rows, keys, cost,
+            {.heads = heads, .sms = static_cast<std::int64_t>(machine.sms), .blocks = group.sms}, work.keys);
         ringlab::layouts::for_each_work_tile_run(
-            order, static_cast<std::int64_t>(sorted.size()), heads, [&](const ringlab::layouts::WorkTileRun& run) {
+            order, static_cast<std::int64_t>(list.size()), heads, [&](const ringlab::layouts::WorkTileRun& run) {
                 for (int head = 0; head < run.heads; ++head)
-                    work_tiles.push_back(seconds_of(sorted[static_cast<std::size_t>(run.work_tile)]));
+                    work_tiles.push_back(seconds_of(list[static_cast<std::size_t>(run.work_tile)]));
             });
     } else {
         for (const auto& tiles : work.queries)
@@ -157,6 +170,7 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
         // Tiles that do not divide the shards, so that tiles cross runs and segments.
         machine.forward.tile_rows = machine.backward.tile_rows = 5 + bits() % 20;
         machine.forward.tile_keys = machine.backward.tile_keys = 5 + bits() % 20;
+        machine.backward.launch_rule = trial % 2 == 0 ? KeyLaunchRule::list_schedule : KeyLaunchRule::waves;
         if (trial % 3 == 0) scenario.mask += fmt::format("+valid:0-{}", scenario.ranks * scenario.tokens_per_rank - 5);
         std::unique_ptr<Schedule> schedule;
         try {
@@ -178,6 +192,33 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
                                time_by_hand(*schedule, machine, some_rows, some_keys, position),
                            scenario.describe() << " parts of rank " << rank << " owner " << owner);
             }
+    }
+}
+
+// 16 work tiles of 128 rows on 4 SMs are 4 waves. Beside 3 s, a work tile that continues rows takes 5 s. If it sees
+// nothing, memory moves 4 + 4 + 2 bytes for each number of O of 4 work tiles at a time, in 7 s.
+BOOST_AUTO_TEST_CASE(work_tiles_that_continue_rows_and_see_nothing_wait_for_memory_that_L2_does_not_spare) {
+    const auto schedule = Scenario{.ranks = 2, .tokens_per_rank = 512, .layout = "contiguous"}.schedule();
+    auto machine = busy_machine();
+    machine.sms = 4;
+    machine.memory_bytes_per_second = 10 * 128 * 128 * 4 / 7.0;
+    auto& cost = machine.forward;
+    cost.tile_rows = cost.tile_keys = 128;
+    cost.work_tile_seconds = 3;
+    cost.full_tile_seconds = 11;
+    cost.resume_seconds = 5;
+    const auto seconds = [&](int rank, int block, TileModel::AttendPosition position) {
+        return TileModel(*schedule, machine)
+            .attend(all_rows(*schedule, rank), all_keys(*schedule, block), position)
+            .alone;
+    };
+    const TileModel::AttendPosition last{.begins = false, .ends = true}, only{.begins = true, .ends = true};
+    const auto rounding = boost::test_tools::tolerance(1e-12);
+    for (const double cache_bytes : {1e9, 1.0}) {
+        machine.cache_bytes = cache_bytes;
+        BOOST_TEST(seconds(0, 1, last) == 4 * (3 + 5 + (cache_bytes > 1 ? 0 : 7)), rounding);
+        BOOST_TEST(seconds(0, 1, only) == 4 * 3, rounding);
+        BOOST_TEST(seconds(1, 0, last) == 4 * (3 + 5 + 4 * 11), rounding);  // every row sees all of the block
     }
 }
 

@@ -43,6 +43,11 @@ public:
     iterator begin() const { return all().begin(); }
     iterator end() const { return all().end(); }
     boost::unit_test::data::size_t size() const { return all().size(); }
+    std::size_t count() const { return all().size(); }
+    const std::string& operator[](std::size_t i) const { return all()[i]; }
+    std::size_t place_of(const std::string& name) const {
+        return static_cast<std::size_t>(std::ranges::find(all(), name) - all().begin());
+    }
 
 private:
     const std::vector<std::string>& all() const {

@@ -2,6 +2,7 @@
 
 #include "reference/attention/blocked.hpp"
 #include "reference/error/deviations.hpp"
+#include "tests/covering.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
@@ -25,11 +26,6 @@ layouts::Problem dropping_problem() {
 
 const Names dropping_schedules([] { return schedules_for(dropping_problem(), {1, 4}); });
 
-/// Of one rank they all are the same.
-std::vector<std::string> layouts_of(int ranks) {
-    return ranks == 1 ? std::vector<std::string>{"zigzag"} : layout_examples();
-}
-
 /// Inputs whose v and do of token t are 1 in dim t alone: o of row i has d_ij p_ij in dim j, dv of key j that of rows.
 reference::Inputs telling_inputs(const layouts::Problem& problem) {
     auto inputs = random_inputs(problem, 3);
@@ -45,65 +41,63 @@ reference::Inputs telling_inputs(const layouts::Problem& problem) {
 
 BOOST_AUTO_TEST_SUITE(dropout_on_gpu, *boost::unit_test::precondition(has_gpu))
 
-// Layouts take turns at a fixed order of sums.
+// Layouts and a fixed order of sums take turns.
 BOOST_DATA_TEST_CASE(every_pair_is_dropped_as_the_reference_says, data::make(dropping_schedules), schedule) {
+    const auto number = dropping_schedules.place_of(schedule);
     Combinations combinations;
-    bool deterministic = false;
     for (const int ranks : {1, 4}) {
         if (!combinations.take(suits(dropping_problem(), schedule, ranks))) continue;
-        for (const auto& layout : layouts_of(ranks)) {
-            deterministic = !deterministic;
-            auto problem = dropping_problem();
-            problem.batch = 2;
-            problem.tokens = problem.value_dim = 240;  // not whole tiles
-            problem.kv_heads = problem.query_heads;
-            RingCase c{problem, "causal", layout, schedule, ranks};
-            c.options.deterministic = deterministic;
-            const auto found = to_reference(run_case(c, host_inputs(telling_inputs(problem), problem.dtype)).outputs);
-            const auto draw = layouts::dropout_draw(problem.dropout);
-            int wrong = 0;
-            for (std::uint32_t b = 0; b < 2; ++b)
-                for (std::uint32_t h = 0; h < 4; ++h)
-                    for (std::uint32_t i = 0; i < 240; ++i)
-                        for (std::uint32_t j = 0; j < 240; ++j) {
-                            const bool kept = j <= i && draw.keeps(b, h, i, j);
-                            wrong += (found.o(b, i, h, j) != 0) != kept;
-                            wrong += (found.dv(b, j, h, i) != 0) != kept;
-                        }
-            BOOST_TEST(wrong == 0, c);
-        }
+        auto problem = dropping_problem();
+        problem.batch = 2;
+        problem.tokens = problem.value_dim = 240;  // not whole tiles
+        problem.kv_heads = problem.query_heads;
+        const auto turn = number + static_cast<std::size_t>(ranks);
+        RingCase c{problem, "causal", layout_in_turn(turn), schedule, ranks};
+        c.options.deterministic = turn % 2 == 0;
+        const auto found = to_reference(run_case(c, host_inputs(telling_inputs(problem), problem.dtype)).outputs);
+        const auto draw = layouts::dropout_draw(problem.dropout);
+        int wrong = 0;
+        for (std::uint32_t b = 0; b < 2; ++b)
+            for (std::uint32_t h = 0; h < 4; ++h)
+                for (std::uint32_t i = 0; i < 240; ++i)
+                    for (std::uint32_t j = 0; j < 240; ++j) {
+                        const bool kept = j <= i && draw.keeps(b, h, i, j);
+                        wrong += (found.o(b, i, h, j) != 0) != kept;
+                        wrong += (found.dv(b, j, h, i) != 0) != kept;
+                    }
+        BOOST_TEST(wrong == 0, c);
     }
 }
 
-// Of each layout one mask, another one with the next.
+// Masks and layouts take turns.
 BOOST_DATA_TEST_CASE(every_schedule_agrees_with_the_reference, data::make(dropping_schedules), schedule) {
     const std::vector<std::string> masks{"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"};
+    const auto number = dropping_schedules.place_of(schedule);
     Combinations combinations;
-    std::size_t turn = 0;
     for (const int ranks : {1, 4}) {
         if (!combinations.take(suits(dropping_problem(), schedule, ranks))) continue;
-        for (const auto& layout : layouts_of(ranks))
-            agrees_with_the_reference({dropping_problem(), masks[turn++ % masks.size()], layout, schedule, ranks});
+        const auto turn = number + static_cast<std::size_t>(ranks);
+        agrees_with_the_reference(
+            {dropping_problem(), masks[turn % masks.size()], layout_in_turn(turn), schedule, ranks});
         agrees_with_the_reference(
             {dropping_problem(), "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
     }
 }
 
-BOOST_DATA_TEST_CASE(every_dim_agrees_with_the_reference,
-                     data::make({64, 128, 192, 256, 40, 130}) * data::make({DType::bf16, DType::fp16}) *
-                         data::make({false, true}),
-                     head_dim, dtype, deterministic) {
-    auto p = dropping_problem();
-    p.batch = 2;
-    p.tokens = 390;
-    p.query_heads = 6;
-    p.head_dim = head_dim;
-    p.value_dim = head_dim == 192 ? 128 : head_dim;
-    p.dtype = dtype;
-    for (const double cap : {0.0, 20.0}) {
-        p.soft_cap = cap;
+BOOST_AUTO_TEST_CASE(every_dim_agrees_with_the_reference) {
+    constexpr std::array head_dims{64, 128, 192, 256, 40, 130};
+    constexpr std::array dtypes{DType::bf16, DType::fp16};
+    for (const auto& [h, d, deterministic, capped] : pairwise<4>({head_dims.size(), dtypes.size(), 2, 2})) {
+        auto p = dropping_problem();
+        p.batch = 2;
+        p.tokens = 390;
+        p.query_heads = 6;
+        p.head_dim = head_dims[h];
+        p.value_dim = head_dims[h] == 192 ? 128 : head_dims[h];
+        p.dtype = dtypes[d];
+        p.soft_cap = capped == 1 ? 20 : 0;
         RingCase c{p, "causal+documents:111,200,79", "zigzag", "ring", 3};
-        c.options.deterministic = deterministic;
+        c.options.deterministic = deterministic == 1;
         agrees_with_the_reference(c);
     }
 }

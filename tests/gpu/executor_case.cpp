@@ -4,11 +4,11 @@
 #include "gpu/device/device_buffer.hpp"
 #include "gpu/device/driver.hpp"
 #include "reference/attention/blocked.hpp"
-#include "reference/error/error_model.hpp"
 #include "reference/features/latent.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
+#include "tests/registered.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -185,12 +185,19 @@ gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
     return std::move(gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), options).front());
 }
 
+std::unique_ptr<reference::ErrorModel> error_model(const layouts::Problem& problem, const layouts::Mask& mask,
+                                                   const reference::Inputs& inputs, const reference::Outputs& expected,
+                                                   const reference::Inputs* made_of) {
+    return std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected, made_of,
+                                                   reference::LargestP::rounded);
+}
+
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
-                   const reference::Outputs& expected, const reference::Inputs* made_of) {
+                   const reference::Outputs& expected, const reference::ErrorModel& errors,
+                   const reference::Inputs* made_of) {
     const auto passes = make_passes(c);
     const auto& mask = passes.forward->mask();
-    const auto bounds = reference::ErrorModel(c.problem, mask, inputs, expected, made_of, reference::LargestP::rounded)
-                            .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
+    const auto bounds = errors.bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
     auto found = to_reference(measured);
     if (c.problem.rotary.rotates()) {
         const auto way = reference::Rotation::Way::inverse_of_back;
@@ -208,6 +215,11 @@ void check_against(const RingCase& c, const gpu::HostOutputs& measured, const re
     check("dsinks", d.dsinks, bounds.dsinks);
 }
 
+std::string layout_in_turn(std::size_t number) {
+    const auto all = layout_examples();
+    return all[number % all.size()];
+}
+
 void agrees_with_the_reference(const RingCase& c) {
     static std::mt19937_64 seeds(std::random_device{}());
     const auto seed = seeds();
@@ -219,8 +231,9 @@ void agrees_with_the_reference(const RingCase& c) {
         auto attended = expands ? expanded(c.problem, inputs) : inputs;
         if (heads.rotary.rotates()) attended = with_rotation(heads, mask, attended);
         const auto expected = reference::blocked_attention(heads, mask, attended);
+        const auto* made_of = expands ? &inputs : nullptr;
         check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, attended, expected,
-                      expands ? &inputs : nullptr);
+                      *error_model(c.problem, mask, attended, expected, made_of), made_of);
     }
 }
 

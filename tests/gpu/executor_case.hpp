@@ -2,10 +2,12 @@
 
 #include "gpu/execution/executor.hpp"
 #include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
 #include "reference/tensors/tensors.hpp"
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 
 namespace ringlab::tests {
@@ -39,11 +41,20 @@ Passes make_passes(const RingCase& c);
 /// Runs on a team of threads, scratch and results poisoned.
 gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs);
 
-/// Checks every result by norm and by largest element against the fp64 ones, within what the error model allows. Where
-/// q and k are rotated, `inputs` are so already, and `expected` is by them; where they are made of a latent, `made_of`
-/// has it.
+/// What a GPU may be off by. Where q and k are rotated, `inputs` are so already, and `expected` is by them; where they
+/// are made of a latent, `made_of` has it.
+std::unique_ptr<reference::ErrorModel> error_model(const layouts::Problem& problem, const layouts::Mask& mask,
+                                                   const reference::Inputs& inputs, const reference::Outputs& expected,
+                                                   const reference::Inputs* made_of = nullptr);
+
+/// Checks every result by norm and by largest element against the fp64 ones, within the error_model() of the same
+/// inputs.
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
-                   const reference::Outputs& expected, const reference::Inputs* made_of = nullptr);
+                   const reference::Outputs& expected, const reference::ErrorModel& errors,
+                   const reference::Inputs* made_of = nullptr);
+
+/// For what no layout is likely to matter to: a layout by the number of the case.
+std::string layout_in_turn(std::size_t number);
 
 /// Draws fresh inputs, runs and checks.
 void agrees_with_the_reference(const RingCase& c);

@@ -2,6 +2,7 @@
 
 #include "reference/attention/blocked.hpp"
 #include "reference/tensors/rounding.hpp"
+#include "tests/covering.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
@@ -14,6 +15,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <memory>
 
 namespace ringlab::tests {
 namespace {
@@ -44,18 +46,25 @@ const std::vector<std::string> masks{"full",
                                      "causal+valid:0-300,333-500",
                                      "window:31,17+valid:100-200"};
 
-/// Fresh inputs for every test program, and the expected results of each mask over them.
+/// Fresh inputs for every test program; for each mask, the expected results over them and how far off they may be.
 struct Expected {
     const std::uint64_t seed = std::random_device{}();
     const reference::Inputs inputs = random_inputs(small_problem(), seed);
     const gpu::HostInputs host = host_inputs(inputs, small_problem().dtype);
 
-    const reference::Outputs& outputs(const std::string& mask) {
-        const auto [entry, is_new] = by_mask_.try_emplace(mask);
-        if (is_new)
-            entry->second =
-                reference::blocked_attention(small_problem(), layouts::make_mask(mask, small_problem().tokens), inputs);
-        return entry->second;
+    struct OfMask {
+        reference::Outputs outputs;
+        std::unique_ptr<reference::ErrorModel> errors;
+    };
+
+    const OfMask& of(const std::string& name) {
+        auto& entry = by_mask_[name];
+        if (!entry.errors) {
+            const auto mask = layouts::make_mask(name, small_problem().tokens);
+            entry.outputs = reference::blocked_attention(small_problem(), mask, inputs);
+            entry.errors = error_model(small_problem(), mask, inputs, entry.outputs);
+        }
+        return entry;
     }
 
     static Expected& get() {
@@ -64,37 +73,44 @@ struct Expected {
     }
 
 private:
-    std::map<std::string, reference::Outputs> by_mask_;
+    std::map<std::string, OfMask> by_mask_;
 };
 
 void check_small(const RingCase& c) {
     BOOST_TEST_CONTEXT(c << ", seed " << Expected::get().seed) {
-        check_against(c, run_case(c, Expected::get().host).outputs, Expected::get().inputs,
-                      Expected::get().outputs(c.mask));
+        const auto& expected = Expected::get().of(c.mask);
+        check_against(c, run_case(c, Expected::get().host).outputs, Expected::get().inputs, expected.outputs,
+                      *expected.errors);
     }
 }
 
 BOOST_AUTO_TEST_SUITE(executor, *boost::unit_test::precondition(has_gpu))
 
-BOOST_DATA_TEST_CASE(every_schedule_layout_and_mask_agrees_with_the_reference,
-                     data::make(schedule_names) * data::make({1, 2, 3, 4, 8}), schedule, ranks) {
-    for (const auto& layout : layout_names)
-        for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
+BOOST_DATA_TEST_CASE(every_schedule_layout_and_mask_agrees_with_the_reference, data::make(schedule_names), schedule) {
+    constexpr std::array ranks{1, 2, 3, 4, 8};
+    for (const auto& [s, r, l, m] :
+         pairwise<4>({schedule_names.count(), ranks.size(), layout_names.count(), masks.size()}))
+        if (schedule_names[s] == schedule)
+            check_small({small_problem(), masks[m], layout_names[l], schedule, ranks[r]});
 }
 
 // A suffix that crosses shards, the newest tokens of three sequences, and one row, which is padding under some masks.
 const std::vector<std::vector<layouts::Interval>> few_queries{
     {{500, 576}}, {{96, 97}, {439, 440}, {570, 576}}, {{310, 311}}};
 
-BOOST_DATA_TEST_CASE(rows_fewer_than_keys_agree_with_the_reference,
-                     data::make(schedule_names) * data::make({1, 3, 4}) * data::xrange(few_queries.size()), schedule,
-                     ranks, which) {
+const std::vector<std::string> masks_of_few{"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"};
+
+BOOST_DATA_TEST_CASE(rows_fewer_than_keys_agree_with_the_reference, data::make(schedule_names), schedule) {
+    constexpr std::array ranks{1, 3, 4};
     auto problem = small_problem();
-    problem.queries = few_queries[which];
-    for (const auto& layout : layout_names)
-        for (const std::string mask : {"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"})
-            agrees_with_the_reference({problem, mask, layout, schedule, ranks});
-    agrees_with_the_reference({problem, "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
+    for (const auto& [s, r, q, l, m] : pairwise<5>(
+             {schedule_names.count(), ranks.size(), few_queries.size(), layout_names.count(), masks_of_few.size()})) {
+        if (schedule_names[s] != schedule) continue;
+        problem.queries = few_queries[q];
+        agrees_with_the_reference({problem, masks_of_few[m], layout_names[l], schedule, ranks[r]});
+    }
+    problem.queries = few_queries[1];
+    agrees_with_the_reference({problem, "causal", "zigzag", schedule, 3, Accumulation::partials, DType::bf16});
 }
 
 /// Whether the messages of a forward pass took no time of their own.
@@ -106,16 +122,15 @@ bool is_one_launch(const gpu::GpuRun& run) {
 
 // Ranks that share a GPU, each with a thread and a stream of its own, whose launches run at the same time.
 BOOST_TEST_DECORATOR(*boost::unit_test::precondition(has_hopper))
-BOOST_DATA_TEST_CASE(passes_in_one_launch_agree_with_the_reference,
-                     data::make({2, 3, 4}) *
-                         data::make({"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"}) *
-                         data::make({"contiguous", "zigzag", "striped"}),
-                     ranks, mask, layout) {
-    for (const auto& queries : {std::vector<layouts::Interval>{{568, 576}}, few_queries[1], few_queries[2]}) {
-        RingCase c{small_problem(), mask, layout, "joined-merge", ranks};
-        c.problem.queries = queries;
+BOOST_AUTO_TEST_CASE(passes_in_one_launch_agree_with_the_reference) {
+    const std::array<std::vector<layouts::Interval>, 3> queries{{{{568, 576}}, few_queries[1], few_queries[2]}};
+    const std::array names{"contiguous", "zigzag", "striped"};
+    constexpr std::array ranks{2, 3, 4};
+    for (const auto& [r, m, l, q] : pairwise<4>({ranks.size(), masks_of_few.size(), names.size(), queries.size()})) {
+        RingCase c{small_problem(), masks_of_few[m], names[l], "joined-merge", ranks[r]};
+        c.problem.queries = queries[q];
         c.options.transport = TransportKind::copy;
-        c.options.devices.assign(static_cast<std::size_t>(ranks), 0);
+        c.options.devices.assign(static_cast<std::size_t>(c.ranks), 0);
         c.options.repeats = 3;
         agrees_with_the_reference(c);
         BOOST_TEST(is_one_launch(run_case(c, host_inputs(random_inputs(c.problem, 4), c.problem.dtype))));
@@ -135,56 +150,70 @@ BOOST_DATA_TEST_CASE(a_batch_of_sequences_agrees_with_the_reference,
     agrees_with_the_reference(c);
 }
 
-void check_group(const std::string& schedule, int ranks) {
-    for (const auto& layout : layout_names)
-        for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
-    auto few = small_problem();
-    for (const auto& queries : few_queries) {
-        few.queries = queries;
-        agrees_with_the_reference({few, "causal", "contiguous", schedule, ranks});
-        agrees_with_the_reference({few, "window:31,17+valid:100-200", "striped", schedule, ranks});
-    }
-    for (const std::string mask : {"causal", "window:31,17+valid:100-200"})
-        for (const bool rounded : {false, true})
-            for (const auto gradients : {DType::fp32, DType::bf16}) {
-                RingCase c{small_problem(), mask, "zigzag", schedule, ranks, Accumulation::partials, gradients};
-                c.options.round_running_output = rounded;
-                check_small(c);
-            }
-}
-
-// Those that do not divide among any number of ranks.
-BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, Names([] { return schedules_that_suit(false); }),
-                     schedule) {
+/// Schedules that do not divide among any number of ranks, on each that suits.
+std::vector<std::pair<std::string, int>> groups() {
     Combinations combinations;
-    for (const int ranks : {2, 4, 6, 8})
-        if (combinations.take(suits(small_problem(), schedule, ranks))) check_group(schedule, ranks);
+    std::vector<std::pair<std::string, int>> all;
+    for (const auto& schedule : schedules_that_suit(false))
+        for (const int ranks : {2, 4, 6, 8})
+            if (combinations.take(suits(small_problem(), schedule, ranks))) all.emplace_back(schedule, ranks);
+    return all;
 }
 
-BOOST_DATA_TEST_CASE(every_policy_agrees_with_the_reference,
-                     data::make(schedule_names) * data::make({1, 3, 8}) * data::make({DType::fp32, DType::bf16}),
-                     schedule, ranks, gradients) {
-    for (const std::string mask : {"causal", "window:31,17+valid:100-200"})
-        for (const bool rounded : {false, true}) {
-            RingCase c{small_problem(), mask, "zigzag", schedule, ranks, Accumulation::partials, gradients};
-            c.options.round_running_output = rounded;
-            check_small(c);
-        }
-    check_small({small_problem(), "causal", "striped", schedule, ranks, Accumulation::carry, gradients});
+BOOST_AUTO_TEST_CASE(schedules_of_groups_agree_with_the_reference) {
+    const auto all = groups();
+    for (const auto& [g, l, m] : pairwise<3>({all.size(), layout_names.count(), masks.size()}))
+        check_small({small_problem(), masks[m], layout_names[l], all[g].first, all[g].second});
+    auto few = small_problem();
+    for (const auto& [g, q, m] : pairwise<3>({all.size(), few_queries.size(), masks_of_few.size()})) {
+        few.queries = few_queries[q];
+        agrees_with_the_reference({few, masks_of_few[m], "contiguous", all[g].first, all[g].second});
+    }
 }
 
-BOOST_DATA_TEST_CASE(every_schedule_rotates_q_and_k_by_global_position, data::make(schedule_names) * data::make({1, 4}),
-                     schedule, ranks) {
-    for (const auto& layout : layout_names)
-        for (const bool rounded : {false, true}) {
-            RingCase c{small_problem(), "causal+documents:97,43,300,136", layout, schedule, ranks};
-            c.problem.rotary = {.base = 10000,
-                                .positions = layouts::Rotary::Positions::documents,
-                                .scaling = layouts::parse_rotary_scaling("yarn:4,64")};
-            c.options.repeats = 2;  // each from q and k as they were
-            if (rounded) c.problem.rotary = {.base = 500, .dims = 32, .first = 16};
-            agrees_with_the_reference(c);
-        }
+/// Partial outputs, in fp32 or into a rounded one; the fp32 output of a carry.
+enum class Policy { partials, rounded_partials, carry };
+
+void check_policy(const std::string& schedule, int ranks, Policy policy, DType gradients, const std::string& mask) {
+    const bool carry = policy == Policy::carry;
+    RingCase c{small_problem(), mask,  carry ? "striped" : "zigzag",
+               schedule,        ranks, carry ? Accumulation::carry : Accumulation::partials,
+               gradients};
+    c.options.round_running_output = policy == Policy::rounded_partials;
+    check_small(c);
+}
+
+constexpr std::array policies{Policy::partials, Policy::rounded_partials, Policy::carry};
+constexpr std::array gradient_dtypes{DType::fp32, DType::bf16};
+const std::vector<std::string> masks_of_policies{"causal", "window:31,17+valid:100-200"};
+
+BOOST_AUTO_TEST_CASE(every_policy_of_groups_agrees_with_the_reference) {
+    const auto all = groups();
+    for (const auto& [g, p, d, m] :
+         pairwise<4>({all.size(), policies.size(), gradient_dtypes.size(), masks_of_policies.size()}))
+        check_policy(all[g].first, all[g].second, policies[p], gradient_dtypes[d], masks_of_policies[m]);
+}
+
+BOOST_DATA_TEST_CASE(every_policy_agrees_with_the_reference, data::make(schedule_names), schedule) {
+    constexpr std::array ranks{1, 3, 8};
+    for (const auto& [s, r, p, d, m] : pairwise<5>(
+             {schedule_names.count(), ranks.size(), policies.size(), gradient_dtypes.size(), masks_of_policies.size()}))
+        if (schedule_names[s] == schedule)
+            check_policy(schedule, ranks[r], policies[p], gradient_dtypes[d], masks_of_policies[m]);
+}
+
+BOOST_DATA_TEST_CASE(every_schedule_rotates_q_and_k_by_global_position, data::make(schedule_names), schedule) {
+    constexpr std::array ranks{1, 4};
+    for (const auto& [s, r, part] : pairwise<3>({schedule_names.count(), ranks.size(), 2})) {
+        if (schedule_names[s] != schedule) continue;
+        RingCase c{small_problem(), "causal+documents:97,43,300,136", layout_in_turn(s), schedule, ranks[r]};
+        c.problem.rotary = {.base = 10000,
+                            .positions = layouts::Rotary::Positions::documents,
+                            .scaling = layouts::parse_rotary_scaling("yarn:4,64")};
+        c.options.repeats = 2;  // each from q and k as they were
+        if (part == 1) c.problem.rotary = {.base = 500, .dims = 32, .first = 16};
+        agrees_with_the_reference(c);
+    }
 }
 
 BOOST_DATA_TEST_CASE(gradients_that_attends_add_to_agree_with_portable_kernels_too,
@@ -275,14 +304,15 @@ BOOST_AUTO_TEST_CASE(a_run_for_timing_needs_no_inputs_and_gives_no_results) {
 }
 
 // Threads order their streams by events whatever GPUs they are on, so one GPU is enough to test that.
-BOOST_DATA_TEST_CASE(threads_with_copy_engines_give_the_same_bits_as_one_thread,
-                     data::make(schedule_names) * data::make({2, 3}), schedule, ranks) {
-    for (const std::string mask : {"causal", "window:31,17+valid:100-200"}) {
-        RingCase c{small_problem(), mask, "zigzag", schedule, ranks};
+BOOST_DATA_TEST_CASE(threads_with_copy_engines_give_the_same_bits_as_one_thread, data::make(schedule_names), schedule) {
+    constexpr std::array ranks{2, 3};
+    for (const auto& [s, r, m] : pairwise<3>({schedule_names.count(), ranks.size(), masks_of_policies.size()})) {
+        if (schedule_names[s] != schedule) continue;
+        RingCase c{small_problem(), masks_of_policies[m], "zigzag", schedule, ranks[r]};
         c.options.deterministic = true;
         const auto loopback = run_case(c, Expected::get().host);
         c.options.transport = TransportKind::copy;
-        c.options.devices.assign(static_cast<std::size_t>(ranks), 0);
+        c.options.devices.assign(static_cast<std::size_t>(c.ranks), 0);
         c.options.repeats = 3;
         BOOST_TEST_CONTEXT(c) { check_identical(run_case(c, Expected::get().host).outputs, loopback.outputs); }
     }
@@ -304,8 +334,11 @@ BOOST_AUTO_TEST_CASE(replicas_of_a_ring_do_not_mix) {
             const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), inputs, c.options);
             BOOST_TEST_REQUIRE(runs.size() == 2u);
             const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-            check_against(c, runs[0].outputs, Expected::get().inputs, Expected::get().outputs(c.mask));
-            check_against(c, runs[1].outputs, other, reference::blocked_attention(c.problem, mask, other));
+            const auto& expected = Expected::get().of(c.mask);
+            check_against(c, runs[0].outputs, Expected::get().inputs, expected.outputs, *expected.errors);
+            const auto expected_of_other = reference::blocked_attention(c.problem, mask, other);
+            check_against(c, runs[1].outputs, other, expected_of_other,
+                          *error_model(c.problem, mask, other, expected_of_other));
         }
 }
 

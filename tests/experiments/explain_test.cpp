@@ -153,7 +153,7 @@ std::vector<ExplainedRing> explained(const std::filesystem::path& path, const Pl
 BOOST_AUTO_TEST_SUITE(explain_predictions)
 
 BOOST_DATA_TEST_CASE(a_planted_error_is_owned_by_its_part_of_the_model, boost::unit_test::data::make(plants), plant) {
-    if (!ringlab::tests::runs_in_this_build(4)) return;
+    if (!ringlab::tests::runs_in_this_build(8)) return;
     const test::Folder folder;
     auto machine = machine_of(plant.machine);
     plant.change(machine);

@@ -8,6 +8,7 @@
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/registered.hpp"
+#include "tests/thinning.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
@@ -134,11 +135,13 @@ const std::vector<std::string> layout_records{"compare_layouts_4xh200.h5", "comp
 BOOST_AUTO_TEST_SUITE(memory)
 
 BOOST_DATA_TEST_CASE(cpu_ranks_hold_what_is_predicted, data::make(memory_schedules), algorithm) {
+    if (!ringlab::tests::runs_in_this_build(4)) return;
     check_cpu(cpu_plan(algorithm, "", layouts::DType::bf16), policy_from("", layouts::DType::bf16), false);
     check_cpu(cpu_plan(algorithm, "", layouts::DType::fp64), policy_from("", layouts::DType::fp64), true);
 }
 
 BOOST_DATA_TEST_CASE(cpu_ranks_with_a_latent_hold_what_is_predicted, data::make(latent_schedules), algorithm) {
+    if (!ringlab::tests::runs_in_this_build(4)) return;
     for (const auto dtype : {layouts::DType::bf16, layouts::DType::fp64})
         check_cpu(cpu_plan(algorithm, "", dtype, small_latent), policy_from("", dtype), dtype == layouts::DType::fp64);
 }

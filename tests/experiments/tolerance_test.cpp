@@ -88,7 +88,7 @@ BOOST_DATA_TEST_CASE(records_of_bf16_errors_lie_within_it,
                      policy, layout, input) {
     Model model("bf16");
     for (const auto& [file, ranks] : {std::pair{"bf16_error_cpu.h5", 16}, {"bf16_error_h200.h5", 8}}) {
-        if (!ringlab::tests::runs_in_this_build(5)) continue;
+        if (!ringlab::tests::runs_in_this_build(10)) continue;
         const Case which{input, "causal", layout, "ring", policy, ranks, 2048};
         BOOST_TEST_CONTEXT(file << ", " << which.name()) {
             const auto allowed = model.allowed(which);
@@ -122,7 +122,7 @@ BOOST_DATA_TEST_CASE(every_case_of_the_records_lies_within_it,
     Model model(arithmetic);
     for (const auto& [input_and_mask, alike] : by_input_and_mask)
         for (const auto& which : alike) {
-            if (!ringlab::tests::runs_in_this_build(16)) continue;
+            if (!ringlab::tests::runs_in_this_build(64)) continue;
             const auto allowed = model.allowed(which);
             for (std::size_t i = 0; i < rms.at(which.name()).size(); ++i) {
                 const auto what = which.name() + ", " + judged_tensors[i];

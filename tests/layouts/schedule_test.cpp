@@ -17,7 +17,7 @@ namespace data = boost::unit_test::data;
 namespace {
 
 /// Under the sanitizers one case of so many runs.
-constexpr std::size_t thinned = 25;
+constexpr std::size_t thinned = 50;
 
 /// A backward pass has no partial results, so how a forward pass combines them makes no other schedule of it.
 constexpr std::pair<Pass, Accumulation> ways[] = {{Pass::forward, Accumulation::carry},

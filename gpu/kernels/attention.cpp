@@ -1,5 +1,6 @@
 #include "gpu/kernels/attention.hpp"
 
+#include "gpu/kernels/elementwise_params.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/launch_params.hpp"
 #include "layouts/basics/require.hpp"
@@ -11,11 +12,23 @@
 namespace ringlab::gpu {
 namespace {
 
-CombineParams combine_params(const Extent& extent, const View& destination, const ConstView& source, bool add) {
-    return {.sizes = sizes(extent),
-            .add = add,
-            .destination = elements(destination, "the destination"),
-            .source = elements(source, "the source")};
+static_assert(most_sums == CombineParams::most_sums);
+
+CombineParams combine_params(const Conversion& conversion) {
+    const auto& [extent, destination, source, sums] = conversion;
+    require(sums.size() <= most_sums, "{} sums in one conversion; at most {}", sums.size(), most_sums);
+    CombineParams params{.sizes = sizes(extent),
+                         .destination = elements(destination, "the destination"),
+                         .source = elements(source, "the source"),
+                         .sums = {},
+                         .sum_count = 0};
+    for (const auto& sum : sums) {
+        require(sum.dtype == DType::fp32 || sum.dtype == destination.dtype,
+                "a sum is {}; it must be fp32 or {}, as the destination", to_string(sum.dtype),
+                to_string(destination.dtype));
+        params.sums[params.sum_count++] = elements(sum, "a sum");
+    }
+    return params;
 }
 
 }  // namespace
@@ -56,12 +69,12 @@ void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
 }
 
 void add(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream) {
-    launch_combine(std::array{combine_params(extent, destination, source, true)}, stream);
+    launch_combine(std::array{combine_params({extent, destination, source, {destination}})}, stream);
 }
 
 void convert(std::span<const Conversion> conversions, cudaStream_t stream) {
     std::vector<CombineParams> all;
-    for (const auto& one : conversions) all.push_back(combine_params(one.extent, one.destination, one.source, false));
+    for (const auto& one : conversions) all.push_back(combine_params(one));
     launch_combine(all, stream);
 }
 

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <span>
+#include <vector>
 
 // The kernels of one attention step. Every function enqueues on `stream` of the current device and returns at once. Its
 // operands must stay alive and unchanged until the stream has passed it. Wrong arguments and failed launches throw
@@ -123,14 +124,16 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
 /// destination += source, computed in fp32 and rounded to the destination's type.
 void add(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream);
 
+constexpr std::size_t most_sums = 7;
 struct Conversion {
     Extent extent = {};
     View destination = {};
     ConstView source = {};
+    std::vector<ConstView> sums = {};  ///< at most most_sums, each fp32 or of the destination's type
 };
 
-/// destination = source for each conversion, rounded to nearest even. One launch does up to three conversions of the
-/// same types.
+/// destination = source + sums for each conversion, added up in fp32 in their order and rounded to nearest even. One
+/// launch does up to three conversions of the same types.
 void convert(std::span<const Conversion> conversions, cudaStream_t stream);
 
 }  // namespace ringlab::gpu

@@ -99,8 +99,24 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
         FusedLaunches::Options{list, options_.fused_start, options_.most_wait, options_.give_up_stream,
                                options_.senders_set_flags});
     memory_use_.work += pass.launches->device_bytes();
+    find_rounded_adds(pass);
     build_work_lists(pass);
     prepare_merging(pass, program, maps);
+}
+
+/// Additions of whole gradients at the end of a pass are made by the launch that rounds dk and dv.
+void Rank::find_rounded_adds(PassState& pass) const {
+    if (!options_.memory.round_results || problem_.latent.is_given()) return;
+    const std::span code(pass.program->code.data(), pass.program->operations);
+    const auto is_rounded = [&](const layouts::Instruction& instruction) {
+        const auto& op = instruction.op;
+        if (op.kind != OpKind::add || op.pool != Pool::dkv || op.slot() != 0) return false;
+        const auto to = pass.memory->place(instruction, Pool::dkv);
+        return to.is_whole() && to.heads == memory_.own(Pool::dkv).heads;
+    };
+    std::size_t count = 0;
+    while (count < std::min(code.size(), most_sums) && is_rounded(code[code.size() - 1 - count])) ++count;
+    pass.rounded_adds = code.last(count);
 }
 
 std::shared_ptr<const RowBounds> Rank::row_bounds(const std::vector<layouts::Run>& rows) {

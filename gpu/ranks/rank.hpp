@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -134,6 +135,7 @@ private:
         std::vector<std::vector<Piece>> pieces;  // by instruction
         bool moves_rows = false;
         bool output_comes_late = false;                                             // not, or not only, from attends
+        std::span<const layouts::Instruction> rounded_adds;                         // see find_rounded_adds()
         std::map<std::pair<Tokens, Tokens>, std::unique_ptr<WorkList>> work_lists;  // by rows and keys
         std::unique_ptr<FusedLaunches> launches;
         std::unique_ptr<MergingPass> merging;
@@ -145,6 +147,7 @@ private:
 
     void set_up(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
     void list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
+    void find_rounded_adds(PassState& pass) const;
     void build_work_lists(PassState& pass);
     void add_work_list(PassState& pass, const layouts::Part& rows, const layouts::Part& keys);
     void prepare_merging(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);

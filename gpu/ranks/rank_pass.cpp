@@ -88,6 +88,7 @@ void Rank::launch_merging(cudaStream_t stream) {
 void Rank::compute(Pass which, std::size_t index, cudaStream_t stream) {
     const auto& pass = of(which);
     const auto& instruction = pass.program->code[index];
+    if (!pass.rounded_adds.empty() && &instruction >= pass.rounded_adds.data()) return;  // finish() makes it
     if (const auto* fused = pass.launches->find(index)) {
         if (fused->attends.front() == index) attend_fused(pass, *fused, stream);
         return;
@@ -315,8 +316,11 @@ void Rank::finish(Pass which, cudaStream_t stream) {
     std::vector<Conversion> conversions;
     const auto round = [&](Pool pool, std::size_t field) {
         const auto from = pass.memory->field(memory_.own(pool), field);
-        if (from.extent.tokens > 0)
-            conversions.push_back({from.extent, memory_.view(memory_.rounded(pool, field)), memory_.view(from)});
+        if (from.extent.tokens == 0) return;
+        conversions.push_back({from.extent, memory_.view(memory_.rounded(pool, field)), memory_.view(from)});
+        if (pool == Pool::dkv)
+            for (const auto& add : pass.rounded_adds)
+                conversions.back().sums.push_back(pass.memory->view(pass.memory->source(add), field));
     };
     if (which == Pass::forward) {
         // Otherwise the last attends, or the launch that adds sinks, have written both.

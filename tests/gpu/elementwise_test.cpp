@@ -103,6 +103,33 @@ BOOST_DATA_TEST_CASE(add_and_convert_round_once, data::make(shapes) * data::make
     }
 }
 
+BOOST_DATA_TEST_CASE(a_conversion_adds_sums_in_their_order_and_rounds_once, data::make(shapes) * data::make(dtypes),
+                     shape, to) {
+    std::vector<std::vector<double>> values;
+    std::vector<gpu::DeviceBuffer> buffers;
+    const std::vector<DType> types{DType::fp32, DType::fp32, to, DType::fp32};  // of the source, and of sums
+    for (const auto type : types) {
+        values.push_back(random_values(shape.elements()));
+        reference::round_in_place(values.back(), type);
+        buffers.push_back(on_device(values.back(), type));
+    }
+    gpu::DeviceBuffer destination(shape.elements() * static_cast<std::size_t>(layouts::bytes_of(to)));
+    destination.fill(0xff, nullptr);
+    gpu::Conversion conversion{
+        shape.extent(), {destination.data(), to, shape.strides()}, {buffers[0].data(), types[0], shape.strides()}};
+    for (std::size_t i = 1; i < types.size(); ++i)
+        conversion.sums.push_back({buffers[i].data(), types[i], shape.strides()});
+    gpu::convert(std::array{conversion}, nullptr);
+    std::vector<double> expected(shape.elements());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        auto sum = static_cast<float>(values[0][i]);
+        for (std::size_t s = 1; s < types.size(); ++s) sum += static_cast<float>(values[s][i]);
+        expected[i] = sum;
+    }
+    reference::round_in_place(expected, to);
+    BOOST_TEST((from_device(destination, to) == expected));
+}
+
 /// lse by turns ordinary, far apart (beyond where exp overflows), and empty on either or both sides.
 std::vector<double> row_lse(std::size_t rows, std::size_t side) {
     auto lse = random_values(rows);

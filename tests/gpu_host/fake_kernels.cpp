@@ -129,6 +129,7 @@ void add(const Extent&, const View& destination, const ConstView& source, cudaSt
 void convert(std::span<const Conversion> conversions, cudaStream_t stream) {
     for (const auto& one : conversions) {
         read(one.source, stream);
+        for (const auto& sum : one.sums) read(sum, stream);
         write(one.destination, stream);
     }
 }

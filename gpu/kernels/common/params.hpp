@@ -88,36 +88,6 @@ struct Sizes {
     std::int64_t batch, tokens, heads, dim;
 };
 
-struct MergeParams {
-    Sizes sizes;
-    bool first;
-    Elements o;
-    RowValues lse;
-    Elements partial_o;
-    RowValues partial_lse;
-};
-
-struct StatisticsParams {
-    Sizes sizes;
-    Elements o, dout;
-    RowValues lse;
-    float2* statistics;
-    Strides statistics_strides;
-    Elements zeroed;  // set to 0 if its data is not null
-    int zeroed_dim;
-};
-
-struct CombineParams {
-    Sizes sizes;
-    bool add;
-    Elements destination, source;
-};
-
-void launch_merge(const MergeParams& params, cudaStream_t stream);
-void launch_statistics(const StatisticsParams& params, cudaStream_t stream);
-/// In as few launches as the tensors' types and alignment allow.
-void launch_combine(std::span<const CombineParams> all, cudaStream_t stream);
-
 /// Allows thread blocks of a kernel so much dynamic shared memory on the current device. Throws Error if the device has
 /// less. It asks the driver only when a thread first launches the kernel on a device, because that costs microseconds,
 /// which would show in short passes.

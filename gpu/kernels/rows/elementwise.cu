@@ -1,5 +1,8 @@
 #include "gpu/kernels/common/chained_launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
+#include "gpu/kernels/elementwise_params.hpp"
+
+#include <algorithm>
 
 // Kernels that take each row, or each element, on its own: they move bytes. Where rows can be read four elements at a
 // time, 16 lanes take a few rows, so that loads of several are under way together; elsewhere a warp takes one. Rows are
@@ -196,13 +199,15 @@ __global__ void __launch_bounds__(block_threads) combine_kernel(const __grid_con
     const auto [batch, token, head, exists] = own_row(params.sizes);
     if (!exists) return;
     for_own_pairs(params.sizes, [&](int column, int count) {
-        const auto index = row_index(params.destination.strides, batch, token, head) + column;
-        float2 x = load_pair(params.source, row_index(params.source.strides, batch, token, head) + column, count);
-        if (params.add) {
-            const float2 old = load_pair(params.destination, index, count);
-            x = make_float2(old.x + x.x, old.y + x.y);
+        const auto index = [&](const Elements& tensor) {
+            return row_index(tensor.strides, batch, token, head) + column;
+        };
+        float2 x = load_pair(params.source, index(params.source), count);
+        for (int i = 0; i < params.sum_count; ++i) {
+            const float2 sum = load_pair(params.sums[i], index(params.sums[i]), count);
+            x = make_float2(x.x + sum.x, x.y + sum.y);
         }
-        store_pair(params.destination, index, x.x, x.y, count);
+        store_pair(params.destination, index(params.destination), x.x, x.y, count);
     });
 }
 
@@ -234,13 +239,16 @@ __global__ void __launch_bounds__(block_threads) combine_by_four_kernel(const __
         float4 x[rows_at_once];
 #pragma unroll
         for (int i = 0; i < rows_at_once; ++i) x[i] = load_four(from[i] + column);
-        if (params.add) {
-            float4 old[rows_at_once];
-#pragma unroll
-            for (int i = 0; i < rows_at_once; ++i) old[i] = load_four(to[i] + column);
+        for (int s = 0; s < params.sum_count; ++s) {
+            const Elements& of = params.sums[s];
+            float4 sum[rows_at_once];
 #pragma unroll
             for (int i = 0; i < rows_at_once; ++i)
-                x[i] = make_float4(old[i].x + x[i].x, old[i].y + x[i].y, old[i].z + x[i].z, old[i].w + x[i].w);
+                sum[i] = of.dtype == DType::fp32 ? load_four(row_of<const float>(of, rows[i]) + column)
+                                                 : load_four(row_of<const Destination>(of, rows[i]) + column);
+#pragma unroll
+            for (int i = 0; i < rows_at_once; ++i)
+                x[i] = make_float4(x[i].x + sum[i].x, x[i].y + sum[i].y, x[i].z + sum[i].z, x[i].w + sum[i].w);
         }
 #pragma unroll
         for (int i = 0; i < rows_at_once; ++i)
@@ -280,7 +288,8 @@ auto for_type(DType dtype, Visit visit) {
 }
 
 bool goes_by_fours(const CombineParams& params) {
-    return params.sizes.dim % 4 == 0 && fours_fit(params.destination) && fours_fit(params.source);
+    return params.sizes.dim % 4 == 0 && fours_fit(params.destination) && fours_fit(params.source) &&
+           std::all_of(params.sums, params.sums + params.sum_count, fours_fit);
 }
 
 bool same_types(const CombineParams& a, const CombineParams& b) {

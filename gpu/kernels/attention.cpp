@@ -1,5 +1,6 @@
 #include "gpu/kernels/attention.hpp"
 
+#include "gpu/kernels/elementwise_params.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/launch_params.hpp"
 #include "gpu/kernels/rows/elementwise_params.hpp"

@@ -1,6 +1,6 @@
 #include "gpu/kernels/common/chained_launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/rows/elementwise_params.hpp"
+#include "gpu/kernels/elementwise_params.hpp"
 
 #include <algorithm>
 

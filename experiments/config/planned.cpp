@@ -1,6 +1,7 @@
 #include "experiments/config/planned.hpp"
 
 #include "experiments/files/resources.hpp"
+#include "layouts/schedules/latent.hpp"
 #include "sim/cost/plan_prices.hpp"
 
 namespace ringlab::experiments {
@@ -14,8 +15,10 @@ layouts::PlanPrices prices_of(const std::string& layout, const std::string& sche
                             ? layouts::default_plan_prices()
                             : sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem,
                                                ranks, gradient_dtype);
+    auto travels = layouts::Spec::parse(schedule);
+    if (travels.name == layouts::expanded_schedule_name) travels = layouts::Spec::parse(travels.arguments);
     // All other schedules move whole blocks. Some attend to each in a launch of its own, which the price leaves out.
-    return layouts::Spec::parse(schedule).name == "seen" ? prices : layouts::for_whole_blocks(prices);
+    return travels.name == "seen" ? prices : layouts::for_whole_blocks(prices);
 }
 
 layouts::Layout laid_out(const std::string& layout, const std::string& schedule, const layouts::Mask& mask, int ranks,

@@ -108,6 +108,8 @@ BOOST_AUTO_TEST_CASE(planned_is_made_for_seen_or_for_schedules_that_move_whole_b
     for (const auto* planned : {"planned", "planned:h200_cluster"}) {
         BOOST_TEST((shards_under(planned, "pull:2") == shards_under("balanced", "pull")));
         BOOST_TEST((shards_under(planned, "seen:64:2") != shards_under("balanced", "seen")));
+        BOOST_TEST((shards_under(planned, "expanded:seen:64:2") == shards_under(planned, "seen:64:2")));
+        BOOST_TEST((shards_under(planned, "expanded:pull:2") == shards_under(planned, "pull:2")));
     }
 }
 

@@ -187,7 +187,7 @@ __device__ inline void write_sums(std::uint32_t sums, const Elements& result, co
             const std::uint32_t other = shared_of_block(sums, (block + distance) % blocks);
             float4 y[at_a_time];
 #pragma unroll
-            for (int i = 0; i < at_a_time; ++i) y[i] = load_cluster_4(other + place[i]);
+            for (int i = 0; i < at_a_time; ++i) y[i] = load_4_of_block(other + place[i]);
 #pragma unroll
             for (int i = 0; i < at_a_time; ++i)
                 x[i] = make_float4(x[i].x + y[i].x, x[i].y + y[i].y, x[i].z + y[i].z, x[i].w + y[i].w);

@@ -3,7 +3,6 @@
 #include "gpu/kernels/elementwise_params.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/launch_params.hpp"
-#include "gpu/kernels/rows/elementwise_params.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <array>

@@ -98,9 +98,10 @@ public:
     double computed_flop(const Op& op) const;
 
     /// Host time to issue an operation, which is that of messages alone. A receive whose sender sets an arrival flag
-    /// takes no call.
-    Picoseconds issue(const Op& op) const {
-        if (!op.transfers() || is_one_launch_ || (by_copy_engine_ && sender_sets_flag(op))) return 0;
+    /// takes no call. `slot_has_part`: what PartlyFilledSlots says of the operation.
+    Picoseconds issue(const Op& op, bool slot_has_part) const {
+        if (!op.transfers() || is_one_launch_) return 0;
+        if (by_copy_engine_ && !slot_has_part && sender_sets_flag(op)) return 0;
         const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
         return issue_piece_ == 0 ? message : message + issue_piece_ * (pieces_of(schedule_, op) - 1);
     }
@@ -126,8 +127,7 @@ public:
 private:
     /// Whether the sender alone starts a message that this rank receives, and sets a flag behind it. It does if the
     /// message comes to a scratch slot of keys or gradients that is free from the start of the pass, and if the order
-    /// of arrivals on its lane is given or does not matter. Further parts of a block that is partly there count as
-    /// well, although the backend sets no flag for them.
+    /// of arrivals on its lane is given or does not matter. The first part of a block alone counts as such a message.
     bool sender_sets_flag(const Op& op) const {
         return op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.slot(op.pool) > 0 &&
                op.after().empty() && !arrival_order_matters_[static_cast<std::size_t>(op.lane())];

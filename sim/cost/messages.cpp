@@ -20,6 +20,13 @@ bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& tra
     return transfer.part.tokens != layouts::Interval{0, schedule.block_tokens(transfer.part.block)};
 }
 
+bool PartlyFilledSlots::had_part(const layouts::Schedule& schedule, const layouts::Op& op) {
+    if (op.kind != OpKind::receive && op.kind != OpKind::copy) return false;
+    const bool is_whole = !is_split_by_heads(schedule, op) && op.part.heads.count() == schedule.problem().kv_heads;
+    if (is_whole) return false;
+    return !slots_.emplace(op.pool, op.slot(op.pool)).second;
+}
+
 std::vector<bool> lanes_where_arrival_order_matters(const layouts::Schedule& schedule) {
     std::vector<bool> matters(static_cast<std::size_t>(schedule.lanes()));
     for (const auto rank : {0, schedule.ranks() - 1}) {

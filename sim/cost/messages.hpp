@@ -4,7 +4,9 @@
 #include "sim/machine/machine.hpp"
 
 #include <deque>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace ringlab::sim {
@@ -24,6 +26,17 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
 
 /// Whether the message is only some tokens of a block, which lie in separate pieces for each head.
 bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& transfer);
+
+/// The slots of one rank to which receives and copies have brought a part of a block.
+class PartlyFilledSlots {
+public:
+    /// Whether an operation, the rank's next one, brings a part to a slot that has had one before. Whole blocks are not
+    /// remembered: a receive that follows one to the same slot waits for it to be used.
+    bool had_part(const layouts::Schedule& schedule, const layouts::Op& op);
+
+private:
+    std::set<std::pair<layouts::Pool, int>> slots_;
+};
 
 /// By lane: layouts::ArrivalOrder::matters(). Looks at the first and the last rank only, whose schedules differ most
 /// under a mask.

@@ -19,7 +19,7 @@ namespace ringlab::sim {
 ///     const Op* next_op(int id, std::uint32_t index);  // the rank's next operation, or nullptr behind the last one
 ///     std::int64_t take(int id, const Op&, OpIndex, Interval issue);  // it was read; returns PendingOp::work
 ///
-/// and it may define must_read() and read_all().
+/// and it may define must_read(), read_all() and start_of().
 template <class Player>
 class IssuedWalk : public layouts::Walk<Player> {
 protected:
@@ -32,7 +32,8 @@ protected:
           schedule_(schedule),
           cost_(schedule, machine, options, std::move(clocks), std::move(tiles)),
           lanes_(schedule.lanes()),
-          ring_ranks_(schedule.ranks()) {
+          ring_ranks_(schedule.ranks()),
+          partly_filled_(static_cast<std::size_t>(cost_.ranks())) {
         require(lanes_ <= OpWindow::most_lanes, "the schedule has {} channels; the simulator has room for {}",
                 schedule.channels().size(), OpWindow::most_lanes / 2);
     }
@@ -50,6 +51,8 @@ protected:
     bool must_read(int) const { return false; }
     /// The rank has read its last operation.
     void read_all(int) {}
+    /// When the rank's host starts to issue.
+    Picoseconds start_of(int id) const { return cost_.start(id); }
     void after_finish(int, Lane, OpKind, int) {}
 
     /// First rank of the ring that `rank` belongs to.
@@ -78,6 +81,7 @@ protected:
 
 private:
     int ring_ranks_;
+    std::vector<PartlyFilledSlots> partly_filled_;  // by rank
 
     Player& player() { return static_cast<Player&>(*this); }
 
@@ -91,9 +95,10 @@ private:
         }
         require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
                 schedule_.channels().size());
-        const auto issue = cost_.issue(*op);
+        auto& partly_filled = partly_filled_[static_cast<std::size_t>(id)];
+        const auto issue = cost_.issue(*op, partly_filled.had_part(schedule_, *op));
         rank.issued = layouts::checked_sum(rank.issued, issue);
-        const auto by_host = cost_.is_issued_first(*op) ? 0 : rank.issued;
+        const auto by_host = cost_.is_issued_first(*op) ? player().start_of(id) : rank.issued;
         const auto issued = by_host + cost_.issue_delay(id, index);
         const auto work = player().take(id, *op, index, {issued - issue, issued});
         rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.begin_ended) : issued,

@@ -80,6 +80,7 @@ private:
 
     SimulatedRank& rank_of(int) { return rank_; }
     static int stand_in(int) { return 0; }
+    static Picoseconds start_of(int) { return 0; }  // post() adds those of all ranks
     const Op& op(OpIndex index) const { return ops_.of_rank_0[static_cast<std::size_t>(index)]; }
     OpRow& row(OpIndex index) { return rows_[static_cast<std::size_t>(index)]; }
     OpIndex head(Lane lane) const { return static_cast<OpIndex>(rank_.window.head(lane)); }

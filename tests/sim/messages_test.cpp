@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(a_host_takes_longer_for_a_message_of_many_pieces) {
     auto ops = schedule->ops(0);
     const auto* op = ops.next();
     while (op->kind != OpKind::receive) op = ops.next();
-    BOOST_TEST(cost.issue(*op) == layouts::to_picoseconds(16e-6));  // of 4 pieces
+    BOOST_TEST(cost.issue(*op, false) == layouts::to_picoseconds(16e-6));  // of 4 pieces
 }
 
 // Of two ranks, one starts later by more than its peer's pass takes: a receive that waits for it holds 8 of 100

@@ -53,10 +53,11 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         const auto r = static_cast<std::size_t>(rank);
         auto host = starts[r];
+        PartlyFilledSlots slots;
         auto stream = schedule.ops(rank);
         while (const auto* op = stream.next()) {
-            host += cost.issue(*op);
-            const auto time = cost.is_issued_first(*op) ? 0 : host;
+            host += cost.issue(*op, slots.had_part(schedule, *op));
+            const auto time = cost.is_issued_first(*op) ? starts[r] : host;
             issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.begin_of_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {

@@ -31,6 +31,15 @@ const KernelFamily& first_of(const KernelFamily* asked, Takes takes) {
 
 }  // namespace
 
+DimClass dim_class(std::int64_t head_dim, std::int64_t value_dim) {
+    require(head_dim >= 1 && head_dim <= 256 && value_dim >= 1 && value_dim <= 256,
+            "head dim {} with value dim {}: the kernels take 1 to 256 of each", head_dim, value_dim);
+    if (head_dim <= 64 && value_dim <= 64) return DimClass::d64;
+    if (head_dim <= 128 && value_dim <= 128) return DimClass::d128;
+    if (head_dim <= 192 && value_dim <= 128) return DimClass::d192_128;
+    return DimClass::d256;
+}
+
 std::unique_ptr<FusedWork> KernelFamily::make_fused(const layouts::Mask&, std::shared_ptr<const RowBounds>,
                                                     std::span<const FusedBlock>, const FusedOptions&) const {
     fail("kernels {}: they cannot do several blocks in one launch", name());

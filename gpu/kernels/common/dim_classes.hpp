@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/common/tile_shape.hpp"
+#include "gpu/kernels/common/tile_config.hpp"
 
 #include <array>
 #include <cstdint>
@@ -13,7 +13,11 @@ struct HeadDims {
 };
 
 /// The dims of all classes, the smallest first.
-std::array<HeadDims, 4> dims_of_classes();
+inline std::array<HeadDims, 4> dims_of_classes() {
+    const auto of = []<DimClass dims>() { return HeadDims{Dims<dims>::head, Dims<dims>::value}; };
+    return {of.operator()<DimClass::d64>(), of.operator()<DimClass::d128>(), of.operator()<DimClass::d192_128>(),
+            of.operator()<DimClass::d256>()};
+}
 
 /// Calls function.operator()<dims>() for a class that is known at run time.
 template <class Function>

@@ -19,9 +19,11 @@ public:
         for (const auto& operand : operands) {
             const auto slot = std::pair(operand.pool, operand.slot);
             if (const auto found = received_.find(slot); found != received_.end())
-                for (const auto& [receive, lane] : found->second)
-                    if (!waited_for_.contains({receive, op.lane()}))
-                        of_lane_[static_cast<std::size_t>(lane)].is_relied_on = true;
+                // Lanes are told of once, so that a slot that takes messages all through the pass keeps few of them.
+                std::erase_if(found->second, [&](const Receive& message) {
+                    auto& is_relied_on = of_lane_[static_cast<std::size_t>(message.lane)].is_relied_on;
+                    return is_relied_on = is_relied_on || !waited_for_.contains({message.which, op.lane()});
+                });
             if (op.kind == OpKind::receive) received_[slot].push_back({which, op.lane()});
         }
         if (op.kind == OpKind::receive) of_lane_[static_cast<std::size_t>(op.lane())].senders.insert(op.peer);

@@ -27,9 +27,26 @@ bool PartlyFilledSlots::had_part(const layouts::Schedule& schedule, const layout
     return !slots_.emplace(op.pool, op.slot(op.pool)).second;
 }
 
+namespace {
+
+/// In most schedules there is none, and to look for one is quicker than to follow every slot.
+bool has_lane_with_several_senders(const layouts::Schedule& schedule, int rank) {
+    std::vector<int> senders(static_cast<std::size_t>(schedule.lanes()), -1);
+    for (auto ops = schedule.ops(rank); const auto* op = ops.next();) {
+        if (op->kind != OpKind::receive) continue;
+        auto& sender = senders[static_cast<std::size_t>(op->lane())];
+        if (sender >= 0 && sender != op->peer) return true;
+        sender = op->peer;
+    }
+    return false;
+}
+
+}  // namespace
+
 std::vector<bool> lanes_where_arrival_order_matters(const layouts::Schedule& schedule) {
     std::vector<bool> matters(static_cast<std::size_t>(schedule.lanes()));
     for (const auto rank : {0, schedule.ranks() - 1}) {
+        if (!has_lane_with_several_senders(schedule, rank)) continue;
         layouts::ArrivalOrder order(schedule.lanes());
         layouts::OpIndex which = 0;
         for (auto ops = schedule.ops(rank); const auto* op = ops.next(); ++which)

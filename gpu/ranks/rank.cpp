@@ -106,7 +106,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
 
 /// Additions of whole gradients at the end of a pass are made by the launch that rounds dk and dv.
 void Rank::find_rounded_adds(PassState& pass) const {
-    if (!options_.memory.round_results || problem_.latent.is_given()) return;
+    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given()) return;  // checks see sums
     const std::span code(pass.program->code.data(), pass.program->operations);
     const auto is_rounded = [&](const layouts::Instruction& instruction) {
         const auto& op = instruction.op;

@@ -6,6 +6,7 @@
 namespace ringlab::sim {
 
 bool uses_split_kv(const Schedule& schedule, const Op& attend, const Machine& machine) {
+    if (schedule.problem().dropout.drops()) return false;  // these kernels have none
     const auto few = machine.split_kv.rows, tokens = attend.rows().tokens.size();
     if (schedule.options().pass != layouts::Pass::forward || few == 0) return false;
     // Kernels take any such rows. Here only rows of decoding: calibration times rings of whole sequences that attend to

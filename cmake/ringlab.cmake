@@ -31,8 +31,12 @@ if(RINGLAB_NATIVE)
 endif()
 target_link_libraries(ringlab_options INTERFACE $<BUILD_INTERFACE:ringlab_own_options>)
 if(RINGLAB_SANITIZE)
+  # Four checks of each access and call are left out, which take up to two fifths of the compiler's time: the address
+  # sanitizer sees null and what lies outside of objects, x86 takes any alignment, and no cast here leads to a derived
+  # class with virtual functions.
   target_compile_options(ringlab_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize=null,alignment,object-size,vptr
+      -fno-sanitize-recover=all -fno-omit-frame-pointer>)
   target_link_options(ringlab_options INTERFACE -fsanitize=address,undefined)
 endif()
 

@@ -218,7 +218,8 @@ void add_dropout(Options& options, Config& config) {
                  .value = "P",
                  .help =
                      "probability that an element of p is set to 0 after the softmax; the others are divided by 1 - P. "
-                     "Every layout, schedule, number of ranks and backend drops the same elements",
+                     "P is rounded to a multiple of 2^-16. Every layout, schedule, number of ranks and backend drops "
+                     "the same elements",
                  .target = &config.problem.dropout.probability});
     options.add({.name = "dropout-seed",
                  .value = "N",

@@ -3,6 +3,7 @@
 #include "reference/attention/blocked.hpp"
 #include "reference/error/deviations.hpp"
 #include "tests/covering.hpp"
+#include "tests/dropped_pairs.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
@@ -33,17 +34,6 @@ const Names family_names([] {
 
 bool runs_here(const std::string& family) { return gpu::kernel_family(family)->why_not_on_this_device().empty(); }
 
-/// Inputs whose v and do of token t are 1 in dim t alone: o of row i has d_ij p_ij in dim j, dv of key j that of rows.
-reference::Inputs telling_inputs(const layouts::Problem& problem) {
-    auto inputs = random_inputs(problem, 3);
-    for (auto* tensor : {&inputs.v, &inputs.dout})
-        for (std::size_t b = 0; b < tensor->shape(0); ++b)
-            for (std::size_t t = 0; t < tensor->shape(1); ++t)
-                for (std::size_t h = 0; h < tensor->shape(2); ++h)
-                    for (std::size_t d = 0; d < tensor->shape(3); ++d) (*tensor)(b, t, h, d) = d == t ? 1 : 0;
-    return inputs;
-}
-
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(dropout_on_gpu, *boost::unit_test::precondition(has_gpu))
@@ -66,17 +56,8 @@ BOOST_DATA_TEST_CASE(every_pair_is_dropped_as_the_reference_says,
         RingCase c{problem, "causal", layout_in_turn(turn), schedule, ranks};
         c.options.deterministic = turn % 2 == 0;
         c.options.kernels = gpu::kernel_family(family);
-        const auto found = to_reference(run_case(c, host_inputs(telling_inputs(problem), problem.dtype)).outputs);
-        const auto draw = layouts::dropout_draw(problem.dropout);
-        int wrong = 0;
-        for (std::uint32_t b = 0; b < 2; ++b)
-            for (std::uint32_t h = 0; h < 4; ++h)
-                for (std::uint32_t i = 0; i < tokens; ++i)
-                    for (std::uint32_t j = 0; j < tokens; ++j) {
-                        const bool kept = j <= i && draw.keeps(b, h, i, j);
-                        wrong += (found.o(b, i, h, j) != 0) != kept;
-                        wrong += (found.dv(b, j, h, i) != 0) != kept;
-                    }
+        const auto inputs = telling(random_inputs(problem, 3));
+        const int wrong = wrong_pairs(problem, to_reference(run_case(c, host_inputs(inputs, problem.dtype)).outputs));
         BOOST_TEST(wrong == 0, c << ", " << tokens << " tokens: " << wrong << " wrong");
     }
 }
@@ -101,8 +82,7 @@ BOOST_DATA_TEST_CASE(every_dim_agrees_with_the_reference, data::make(family_name
     if (!runs_here(family)) return;
     constexpr std::array head_dims{64, 128, 192, 256, 40, 130};
     constexpr std::array dtypes{DType::bf16, DType::fp16};
-    for (const auto& [h, d, deterministic, capped, whole] :
-         pairwise<5>({head_dims.size(), dtypes.size(), 2, 2, 2})) {
+    for (const auto& [h, d, deterministic, capped, whole] : pairwise<5>({head_dims.size(), dtypes.size(), 2, 2, 2})) {
         auto p = dropping_problem();
         p.batch = 2;
         p.tokens = whole == 1 ? 768 : 390;

@@ -2,6 +2,7 @@
 #include "reference/attention/blocked.hpp"
 #include "reference/attention/samples.hpp"
 #include "reference/error/deviations.hpp"
+#include "tests/dropped_pairs.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -14,8 +15,6 @@ namespace {
 namespace data = boost::unit_test::data;
 using layouts::Accumulation;
 
-/// 48 tokens, whose v and do tell which pairs were kept: v of token j, and do of row j, are 1 in dim j alone, so that
-/// o of row i has d_ij p_ij in dim j, and dv of key j that of all rows.
 GateCase telling_case(const std::string& algorithm, const std::string& layout, int ranks) {
     GateCase c{small_problem(48), "causal", layout, algorithm, ranks, Accumulation::carry};
     c.problem.batch = 2;
@@ -23,32 +22,6 @@ GateCase telling_case(const std::string& algorithm, const std::string& layout, i
     c.problem.value_dim = c.problem.tokens;
     c.problem.dropout = {0.4, 99};
     return c;
-}
-
-Inputs telling_inputs(const layouts::Problem& problem) {
-    auto inputs = random_inputs(problem, 3);
-    for (auto* tensor : {&inputs.v, &inputs.dout})
-        for (std::size_t b = 0; b < tensor->shape(0); ++b)
-            for (std::size_t t = 0; t < tensor->shape(1); ++t)
-                for (std::size_t h = 0; h < tensor->shape(2); ++h)
-                    for (std::size_t d = 0; d < tensor->shape(3); ++d) (*tensor)(b, t, h, d) = d == t ? 1 : 0;
-    return inputs;
-}
-
-/// Pairs of both passes that were kept though they should not have been, or the other way round.
-int wrong_pairs(const GateCase& c, const Outputs& outputs) {
-    const auto draw = layouts::dropout_draw(c.problem.dropout);
-    int wrong = 0;
-    const auto tokens = static_cast<std::uint32_t>(c.problem.tokens);
-    for (std::uint32_t b = 0; b < 2; ++b)
-        for (std::uint32_t h = 0; h < 4; ++h)
-            for (std::uint32_t i = 0; i < tokens; ++i)
-                for (std::uint32_t j = 0; j < tokens; ++j) {
-                    const bool kept = j <= i && draw.keeps(b, h, i, j);
-                    wrong += (outputs.o(b, i, h, j) != 0) != kept;
-                    wrong += (outputs.dv(b, j, h, i) != 0) != kept;
-                }
-    return wrong;
 }
 
 }  // namespace
@@ -66,7 +39,8 @@ BOOST_DATA_TEST_CASE(every_schedule_and_layout_drops_the_same_pairs_in_both_pass
                                    c.problem.tokens % layouts::layout_granularity(layout, ranks) == 0))
                 continue;
             if (!ringlab::tests::runs_in_this_build(4)) continue;
-            BOOST_TEST(wrong_pairs(c, run_case(c, telling_inputs(c.problem), small_tiles()).outputs) == 0,
+            const auto inputs = ringlab::tests::telling(random_inputs(c.problem, 3));
+            BOOST_TEST(ringlab::tests::wrong_pairs(c.problem, run_case(c, inputs, small_tiles()).outputs) == 0,
                        layout << ", " << ranks << " ranks");
         }
 }

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <utility>
 
 namespace ringlab::sim {
 namespace {
@@ -34,7 +33,7 @@ std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + 
 
 }  // namespace
 
-/// Lists the key tiles as the kernels do.
+/// Lists the key tiles in the order of the kernel's work list.
 void TileModel::list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::RowHull> rows,
                                std::span<const layouts::KeyTile> columns) const {
     std::vector<RowTiles> found;
@@ -46,11 +45,9 @@ void TileModel::list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::R
     work_tiles.fall_linearly = layouts::fall_linearly(reaches);
     for (const auto& one : found) work_tiles.tiles.push_back(one.counts);
     if (work_tiles.fall_linearly || cost_.launch_rule != KeyLaunchRule::list_schedule) return;
-    auto groups = layouts::row_groups_of(reaches);
+    const auto groups = layouts::row_groups_of(reaches);
+    for (std::size_t i = 0; i < reaches.size(); ++i) work_tiles.tiles[i] = found[groups.order[i]].counts;
     work_tiles.row_groups = groups.count;
-    if (groups.count == 1) return;
-    work_tiles.grouped = std::move(groups.order);
-    for (auto i = reaches.size(); i < found.size(); ++i) work_tiles.grouped.push_back(i);  // meet no row tile
 }
 
 TileModel::KeyTiles TileModel::key_tiles_of_block(const Part& rows, const Part& keys) {
@@ -102,18 +99,15 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTiles> parts, std:
 
 TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTiles> parts) const {
     const auto sharing = sharing_of(parts);
-    return {sharing, order_of(parts, sharing.sms), parts.size() == 1};
+    return {sharing, order_of(parts, sharing.sms)};
 }
 
 std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const {
     std::vector<WorkTileGroup> groups;
     layouts::for_each_work_tile_run(plan.order, static_cast<std::int64_t>(work_tiles.tiles.size()), work_tiles.copies,
                                     [&](const layouts::WorkTileRun& run) {
-                                        auto tile = static_cast<std::size_t>(run.work_tile);
-                                        if (plan.of_one_block && !work_tiles.grouped.empty())
-                                            tile = work_tiles.grouped[tile];
                                         const auto seconds = work_tile_seconds(
-                                            cost_, {.tiles = work_tiles.tiles[tile],
+                                            cost_, {.tiles = work_tiles.tiles[static_cast<std::size_t>(run.work_tile)],
                                                     .heads_in_turn = work_tiles.query_heads_in_turn,
                                                     .sms = plan.sharing.sms});
                                         if (groups.empty() || groups.back().seconds != seconds)

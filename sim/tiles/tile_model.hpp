@@ -86,10 +86,9 @@ public:
         std::vector<int> visits{};    ///< blocks of the launch in which a work tile meets any tile; empty: one each
         std::int64_t copies = 1;      ///< heads (of keys for key tiles) times batch elements: each has these work tiles
         int query_heads_in_turn = 1;  ///< query heads that a work tile takes one after another
-        // Only for work tiles of keys, which are longest first, as in the list of a fused launch:
+        // Only for work tiles of keys, which are in the order of the kernel's work list:
         bool fall_linearly = false;   ///< see layouts::fall_linearly()
         std::int64_t row_groups = 1;  ///< see layouts::RowGroups
-        std::vector<std::size_t> grouped{};  ///< order in the list of a launch over this block alone; empty: as here
         /// Only for work tiles of queries: numbers of O, bytes of Q, bytes of K and V.
         struct Sizes {
             double outputs = 0, queries = 0, keys = 0;
@@ -104,7 +103,6 @@ public:
     struct LaunchPlan {
         layouts::SmGroup sharing{};
         layouts::WorkTileOrder order{};  ///< of the work tiles of each block
-        bool of_one_block = true;        ///< not a fused launch
     };
     LaunchPlan plan_of(std::span<const KeyTiles> parts) const;
 

@@ -149,7 +149,8 @@ void HopperFusedWork::list_query_tiles(const Mask& mask, const KeySegments& segm
     entries_device_ = uploaded(entries, *options_.list.memory);
 }
 
-/// Backward: block after block, the key tiles of each longest first.
+/// Backward: block after block, the key tiles of each in the order of a launch over it alone. In a fixed order of sums
+/// (deterministic) the longest come first: they are done sooner than in groups, whose work tiles wait for each other.
 void HopperFusedWork::list_key_tiles(const Mask& mask, const KeySegments& segments) {
     std::vector<std::array<std::int32_t, 4>> items;
     std::vector<std::int32_t> entries, semaphore_values;
@@ -161,7 +162,11 @@ void HopperFusedWork::list_key_tiles(const Mask& mask, const KeySegments& segmen
                                 options_.list.deterministic ? EqualEntries::apart : EqualEntries::shared);
         longest_first(tiles.items);
         const auto idle = std::ranges::find_if(tiles.items, [](const auto& item) { return item[1] == item[2]; });
-        in_lockstep &= fall_linearly(std::span(tiles.items.begin(), idle), tiles.entries);
+        const auto busy = std::span(tiles.items.begin(), idle);
+        if (!fall_linearly(busy, tiles.entries)) {
+            in_lockstep = false;
+            if (!options_.list.deterministic) group_by_last_entry(busy, tiles.entries);
+        }
         auto& group_taken = taken[blocks_[i].first_head];
         group_taken.resize(size(tiles.other_side));
         const auto offset = static_cast<std::int32_t>(entries.size());

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ringlab import _cuda, _library
-from ringlab._library import Refused
+from ringlab._library import BrokenRing, Refused
 from ringlab.torch import _record
 from ringlab.torch._ring import contents_of_files, digest_of, ring_of, shortened
+from ringlab.torch._split_heads import PLAIN
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
 
@@ -37,8 +38,6 @@ def _refusal(q, k, v, sinks, cu_seqlens):
             _cuda.library()
         except Refused as error:
             return f"q lies on {q.device}; {error}"
-        if torch.cuda.is_current_stream_capturing():
-            return "ring_attention cannot be captured in a CUDA graph"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.device.type not in ("cpu", "cuda"):
             return f"{name} lies on {x.device}; ringlab computes on CPU and CUDA tensors"
@@ -86,8 +85,7 @@ class _Plans:
     def __init__(self, most):
         self._most, self._plans, self._lock = most, collections.OrderedDict(), threading.Lock()
 
-    def get(self, problem, chosen, files):
-        key = (problem, chosen, tuple(files))
+    def get(self, key, problem, chosen):
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
@@ -103,12 +101,13 @@ _plans = _Plans(64)
 
 
 class _Meaning:
-    """What a call asks for, wherever its tensors lie. `refusal` says why it is none, or is empty; `call` is what all ranks
-    must call with."""
+    """What a forward and a backward pass ask for, wherever their tensors lie. `refusal` says why it is none, or is empty;
+    `calls` are what all ranks must call with, and their digests, by pass."""
 
-    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named, deterministic):
+    def __init__(self, q, k, v, sinks, cu_seqlens, seed, named, deterministic):
         self.mask, self.layout, self.schedule, _, scale, soft_cap, dropout, _, own_seed = named
-        self.refusal, self.call, self.length, self._problems = _refusal(q, k, v, sinks, cu_seqlens), {}, 0, {}
+        self.refusal, self.length, self._of_ranks = _refusal(q, k, v, sinks, cu_seqlens), 0, {}
+        self.calls = {which: ({}, digest_of({})) for which in ("forward", "backward")}
         if self.refusal:
             return
         (batch, self.length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
@@ -122,26 +121,27 @@ class _Meaning:
         self._sizes = (query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
                        _library.DTYPES[DTYPES[q.dtype]])
         self._batch = batch
-        self.call = {"pass": which, "mask": self._spec, "layout": self.layout, "schedule": self.schedule,
+        call = {"mask": self._spec, "layout": self.layout, "schedule": self.schedule,
                      "dtype": DTYPES[q.dtype], "batch": batch, "heads": f"{query_heads}:{kv_heads}",
                      "dims": f"{head_dim}/{value_dim}", "scale": scale, "soft_cap": soft_cap, "dropout": dropout,
                      "dropout_seed": "drawn" if own_seed else seed, "sinks": self.sinks, "files": self.files,
                      "device": q.device.type, "deterministic": deterministic}
-        self.digest = digest_of(self.call)
+        for which in self.calls:
+            of_pass = {"pass": which, **call}
+            self.calls[which] = of_pass, digest_of(of_pass)
 
     @staticmethod
-    def of(which, q, k, v, sinks, cu_seqlens, seed, named):
+    def of(q, k, v, sinks, cu_seqlens, seed, named):
         """One of the latest, if it is the same."""
         deterministic = named[-2] or torch.are_deterministic_algorithms_enabled()
-        changeable = sinks is not None or any(sign in name for name in named[:2] for sign in ("file:", "@"))
-        if changeable or q.is_cuda and torch.cuda.is_current_stream_capturing():
-            return _Meaning(which, q, k, v, sinks, cu_seqlens, seed, named, deterministic)
-        key = (which, *((x.shape, x.dtype, x.device) for x in (q, k, v)), seed, named, deterministic,
+        key = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, seed, named,
+               deterministic, sinks if sinks is None else (sinks.shape, sinks.dtype, sinks.device),
                cu_seqlens if cu_seqlens is None else (cu_seqlens.dtype, cu_seqlens.shape, tuple(cu_seqlens.tolist())))
         meaning = _meanings.get(key)
         if meaning is None:
-            meaning = _Meaning(which, q, k, v, sinks, cu_seqlens, seed, named, deterministic)
-            if not meaning.refusal:
+            meaning = _Meaning(q, k, v, sinks, cu_seqlens, seed, named, deterministic)
+            changeable = any(sign in name for name in named[:2] for sign in ("file:", "@"))
+            if not meaning.refusal and not changeable:
                 with _meanings_lock:
                     while len(_meanings) >= MOST_MEANINGS:
                         _meanings.pop(next(iter(_meanings)))
@@ -149,9 +149,10 @@ class _Meaning:
         return meaning
 
     def of_ranks(self, lengths):
-        """Problem and choices of ranks whose shards have these lengths. Raises Refused."""
-        lengths = tuple(lengths)
-        if lengths not in self._problems:
+        """Problem and choices of ranks whose shards have these lengths, and by what their plan is known. Raises
+        Refused."""
+        found = self._of_ranks.get(lengths)
+        if found is None:
             tokens = sum(lengths)
             if len(set(lengths)) > 1 and not self.layout.startswith("file:"):
                 raise Refused(f"the ranks' shards have {', '.join(map(str, lengths))} tokens; layout {self.layout} "
@@ -159,10 +160,12 @@ class _Meaning:
             if self._mask_tokens is not None and self._mask_tokens > tokens:
                 raise Refused(f"cu_seqlens ends at {self._mask_tokens}, the ranks' shards have {tokens} tokens "
                               "together; give those of the whole sequence, sharded by the same layout")
-            self._problems = {lengths: (
-                (self._batch, tokens, *self._sizes),
-                (self._spec, self.layout, self.schedule, tokens, self._mask_tokens or tokens, len(lengths)))}
-        return self._problems[lengths]
+            problem = self._batch, tokens, *self._sizes
+            chosen = self._spec, self.layout, self.schedule, tokens, self._mask_tokens or tokens, len(lengths)
+            # A text, because it keeps its hash.
+            found = problem, chosen, repr((problem, chosen, self.files, self.sinks, self.deterministic))
+            self._of_ranks = {lengths: found}
+        return found
 
 
 MOST_MEANINGS = 64
@@ -175,25 +178,25 @@ class _Call:
     def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named):
         group, dropout, own_seed = named[3], named[6], named[8]
         self.ring = ring_of(group)
+        self.on_cuda, self.device = q.is_cuda, q.device
         seed = int(seed) if dropout else 0
-        meaning = _Meaning.of(which, q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
+        meaning = _Meaning.of(q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
                               0 if own_seed else seed, named)
-        refusal = meaning.refusal or self.ring.other_device(q.device)
+        refusal = meaning.refusal or self.ring.other_device(self.device)
+        if self.on_cuda and not refusal and torch.cuda.is_current_stream_capturing():
+            refusal = "ring_attention cannot be captured in a CUDA graph"
         if not refusal and _record.active:
             refusal = _record.active.refusal(q, group)
-        lengths, drawn = self.ring.agree(meaning.call, meaning.length, seed, refusal,
-                                         None if refusal else meaning.digest)
+        lengths, drawn = self.ring.agree(*meaning.calls[which], meaning.length, seed, refusal)
         self.seed = drawn if own_seed else seed
-        problem, chosen = meaning.of_ranks(lengths)
-        self.on_cuda, self._device, self._what = q.is_cuda, q.device, (problem, chosen)
+        *self._what, key = meaning.of_ranks(lengths)
         if self.on_cuda:
-            self.plan = self.ring.cuda_plan(q.device, problem, chosen, meaning.files, meaning.sinks,
-                                            meaning.deterministic)
+            self.plan = self.ring.cuda_plan(key, self.device, *self._what, meaning.sinks, meaning.deterministic)
         else:
-            self.plan = _plans.get(problem, chosen, meaning.files)
+            self.plan = _plans.get(key, *self._what)
         if meaning.layout.startswith("file:"):
             for rank, length in enumerate(lengths):
-                share = len(_library.positions(_library.choices(*chosen), rank, False))
+                share = len(_library.positions(_library.choices(*self._what[1]), rank, False))
                 if share != length:
                     raise Refused(f"rank {rank} brings {length} tokens; layout {meaning.layout} gives it {share}")
         self._kept = []  # until the library has been called
@@ -213,21 +216,28 @@ class _Call:
         return x
 
     def forward(self, o, exact, lse):
-        self._pass("forward", o, exact, lse)
+        self._pass("forward", o.data_ptr(), exact.data_ptr(), lse.data_ptr())
 
     def backward(self, dout, exact, lse, dq, dk, dv, dsinks):
         dout = self._suited(dout)
-        self._pass("backward", _library.TENSOR.pack(dout.data_ptr(), *dout.stride()), exact, lse, dq, dk, dv, dsinks)
+        self._pass("backward", _library.TENSOR.pack(dout.data_ptr(), *dout.stride()), exact.data_ptr(), lse.data_ptr(),
+                   dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), 0 if dsinks is None else dsinks.data_ptr())
 
     def _pass(self, which, *arguments):
-        arguments = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
         recording = _record.active
         if recording:
             recording.begin(which, *self._what)
         if self.on_cuda:
+            size = self.plan.scratch[which]
+            scratch = torch.empty(size, dtype=torch.uint8, device=self.device) if size else None
             # torch.cuda.current_stream() makes an object first, which takes longer than most of a call.
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-            self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan, self._inputs, *arguments, stream)
+            stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+            try:
+                self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan.handle, self._inputs, *arguments,
+                                scratch.data_ptr() if size else 0, stream)
+            except BrokenRing:
+                self.ring.left = scratch  # for ever, as kernels may be using it
+                raise
         else:
             self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, self._inputs,
                             *arguments)
@@ -270,9 +280,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seql
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
     with _label("forward", q, k, v, cu_seqlens, *named):
         call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named)
-        o = q.new_empty(*q.shape[:3], v.shape[3])
-        lse = q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
-        exact = torch.empty_like(o, dtype=accumulator(q.dtype))
+        shape, sums = (*q.shape[:3], v.shape[3]), accumulator(q.dtype)
+        o, exact = (torch.empty(shape, dtype=dtype, device=call.device) for dtype in (q.dtype, sums))
+        lse = torch.empty(shape[:3], dtype=sums, device=call.device)
         call.forward(o, exact, lse)
         seed = torch.tensor([call.seed]) if dropout else _no_seed
         return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), seed
@@ -345,7 +355,8 @@ attention_backward.register_autograd(_refuse_twice, setup_context=lambda ctx, in
 
 class _Eager(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs):
+    def forward(ctx, q, k, v, sinks, cu_seqlens, seed, named):  # autograd looks at each: names together are one
+        inputs = q, k, v, sinks, cu_seqlens, seed, *named
         output = _attention(*inputs)
         o, lse, *_ = output
         ctx.mark_non_differentiable(lse)
@@ -356,18 +367,21 @@ class _Eager(torch.autograd.Function):
     def backward(ctx, *gradients):
         # With create_graph by the operator, which refuses the second derivative.
         return _differentiate(ctx, *gradients,
-                              backward=attention_backward if torch.is_grad_enabled() else _attention_backward)
+                              backward=attention_backward if torch.is_grad_enabled() else _attention_backward)[:7]
 
 
 def _is_plain(x):
-    return x is None or type(x) in (Tensor, torch.nn.Parameter)
+    return x is None or type(x) in PLAIN
 
 
 def attend(*inputs):
     """o and lse of attention()."""
-    tensors = inputs[:6]
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, tensors)):
+    q, k, v, sinks, cu_seqlens, seed, *named = inputs
+    if (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+            or not (_is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(sinks) and _is_plain(cu_seqlens)
+                    and _is_plain(seed))):
         return attention(*inputs)[:2]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-        return _Eager.apply(*inputs)
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
+                                    or sinks is not None and sinks.requires_grad):
+        return _Eager.apply(q, k, v, sinks, cu_seqlens, seed, named)
     return _attention(*inputs)[:2]

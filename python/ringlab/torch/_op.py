@@ -1,5 +1,6 @@
 """The operators that torch.compile and autograd see: tensors and names in, tensors out."""
 
+import atexit
 import collections
 import contextlib
 import itertools
@@ -7,6 +8,7 @@ import threading
 from typing import Optional
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ringlab import _cuda, _library
@@ -107,6 +109,8 @@ class _Meaning:
     def __init__(self, q, k, v, sinks, cu_seqlens, seed, named, deterministic):
         self.mask, self.layout, self.schedule, _, scale, soft_cap, dropout, _, own_seed = named
         self.refusal, self.length, self._of_ranks = _refusal(q, k, v, sinks, cu_seqlens), 0, {}
+        self.changeable = any(sign in name for name in named[:2] for sign in ("file:", "@"))
+        self.device = q.device.type
         self.calls = {which: ({}, digest_of({})) for which in ("forward", "backward")}
         if self.refusal:
             return
@@ -125,7 +129,7 @@ class _Meaning:
                      "dtype": DTYPES[q.dtype], "batch": batch, "heads": f"{query_heads}:{kv_heads}",
                      "dims": f"{head_dim}/{value_dim}", "scale": scale, "soft_cap": soft_cap, "dropout": dropout,
                      "dropout_seed": "drawn" if own_seed else seed, "sinks": self.sinks, "files": self.files,
-                     "device": q.device.type, "deterministic": deterministic}
+                     "device": self.device, "deterministic": deterministic}
         for which in self.calls:
             of_pass = {"pass": which, **call}
             self.calls[which] = of_pass, digest_of(of_pass)
@@ -140,12 +144,8 @@ class _Meaning:
         meaning = _meanings.get(key)
         if meaning is None:
             meaning = _Meaning(q, k, v, sinks, cu_seqlens, seed, named, deterministic)
-            changeable = any(sign in name for name in named[:2] for sign in ("file:", "@"))
-            if not meaning.refusal and not changeable:
-                with _meanings_lock:
-                    while len(_meanings) >= MOST_MEANINGS:
-                        _meanings.pop(next(iter(_meanings)))
-                    _meanings[key] = meaning
+            if not meaning.refusal and not meaning.changeable:
+                _keep_latest(_meanings, key, meaning)
         return meaning
 
     def of_ranks(self, lengths):
@@ -172,16 +172,24 @@ MOST_MEANINGS = 64
 _meanings, _meanings_lock = {}, threading.Lock()  # by all that they depend on, the oldest first
 
 
+def _keep_latest(table, key, value):
+    with _meanings_lock:
+        while len(table) >= MOST_MEANINGS:
+            table.pop(next(iter(table)))
+        table[key] = value
+
+
 class _Call:
     """One call on all ranks of a ring: agreed on, with its plan."""
 
-    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named):
+    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named, meaning):
         group, dropout, own_seed = named[3], named[6], named[8]
         self.ring = ring_of(group)
         self.on_cuda, self.device = q.is_cuda, q.device
         seed = int(seed) if dropout else 0
-        meaning = _Meaning.of(q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
-                              0 if own_seed else seed, named)
+        if meaning is None:
+            meaning = _Meaning.of(q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
+                                  0 if own_seed else seed, named)
         refusal = meaning.refusal or self.ring.other_device(self.device)
         if self.on_cuda and not refusal and torch.cuda.is_current_stream_capturing():
             refusal = "ring_attention cannot be captured in a CUDA graph"
@@ -276,15 +284,19 @@ _no_seed = torch.zeros(1, dtype=torch.int64)  # that a call without dropout had;
 def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqlens: Optional[Tensor], seed: Tensor,
                mask: str, layout: str, schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
                deterministic: bool, own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
+    return _forward(q, k, v, sinks, cu_seqlens, seed, named)
+
+
+def _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning=None):
+    """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
     with _label("forward", q, k, v, cu_seqlens, *named):
-        call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named)
+        call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named, meaning)
         shape, sums = (*q.shape[:3], v.shape[3]), accumulator(q.dtype)
         o, exact = (torch.empty(shape, dtype=dtype, device=call.device) for dtype in (q.dtype, sums))
         lse = torch.empty(shape[:3], dtype=sums, device=call.device)
         call.forward(o, exact, lse)
-        seed = torch.tensor([call.seed]) if dropout else _no_seed
+        seed = torch.tensor([call.seed]) if call.seed else _no_seed
         return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), seed
 
 
@@ -304,10 +316,14 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Op
                         cu_seqlens: Optional[Tensor], seed: Tensor, o: Tensor, lse: Tensor, mask: str, layout: str,
                         schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
                         deterministic: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic)
+    return _backward(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, named)
+
+
+def _backward(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, named, meaning=None):
     """dq, dk, dv, and what this rank's rows add to the sinks' gradient (empty without sinks)."""
-    named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, False)
     with _label("backward", q, k, v, cu_seqlens, *named):
-        call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, named)
+        call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, (*named, False), meaning)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         dsinks = None if sinks is None else q.new_empty(
             q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
@@ -355,19 +371,22 @@ attention_backward.register_autograd(_refuse_twice, setup_context=lambda ctx, in
 
 class _Eager(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, sinks, cu_seqlens, seed, named):  # autograd looks at each: names together are one
-        inputs = q, k, v, sinks, cu_seqlens, seed, *named
-        output = _attention(*inputs)
+    def forward(ctx, q, k, v, sinks, cu_seqlens, seed, named, meaning):  # autograd looks at each: names are one
+        output = _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning)
         o, lse, *_ = output
         ctx.mark_non_differentiable(lse)
-        _keep(ctx, inputs, output)
+        _keep(ctx, (q, k, v, sinks, cu_seqlens, seed, *named), output)
+        ctx.meaning = meaning
         return o, lse  # each further one would take autograd as long as an operation
 
     @staticmethod
     def backward(ctx, *gradients):
         # With create_graph by the operator, which refuses the second derivative.
-        return _differentiate(ctx, *gradients,
-                              backward=attention_backward if torch.is_grad_enabled() else _attention_backward)[:7]
+        def backward(*inputs):
+            if torch.is_grad_enabled():
+                return attention_backward(*inputs)
+            return _backward(*inputs[:9], inputs[9:], ctx.meaning)
+        return _differentiate(ctx, *gradients, backward=backward)[:8]
 
 
 def _is_plain(x):
@@ -376,12 +395,47 @@ def _is_plain(x):
 
 def attend(*inputs):
     """o and lse of attention()."""
-    q, k, v, sinks, cu_seqlens, seed, *named = inputs
-    if (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-            or not (_is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(sinks) and _is_plain(cu_seqlens)
-                    and _is_plain(seed))):
+    if (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, inputs[:6]))):
         return attention(*inputs)[:2]
+    return _attend_eagerly(*inputs[:6], inputs[6:], None)
+
+
+def _attend_eagerly(q, k, v, sinks, cu_seqlens, seed, named, meaning):
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or sinks is not None and sinks.requires_grad):
-        return _Eager.apply(q, k, v, sinks, cu_seqlens, seed, named)
-    return _attention(*inputs)[:2]
+        return _Eager.apply(q, k, v, sinks, cu_seqlens, seed, named, meaning)
+    return _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning)[:2]
+
+
+# ---- Calls like an earlier one, whose arguments nobody has to look at again: after other work of the host that takes as
+# long as all the rest, because none of it is in the caches ----
+
+_known = {}  # names and meaning, by all that ring_attention() was given, the oldest first
+atexit.register(_known.clear)  # as it has groups, see _ring
+
+
+def kind(q, k, v, given):
+    """What calls of one kind have in common; None where that cannot be told. Dropout, sinks and cu_seqlens have none."""
+    try:
+        key = (type(q), type(k), type(v), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device,
+               v.device, torch.are_deterministic_algorithms_enabled(), dist.group.WORLD, given)
+        hash(key)
+        return key
+    except (AttributeError, TypeError):  # this is refused where arguments are looked at
+        return None
+
+
+def attend_as_known(key, q, k, v):
+    """o and lse of attention() if there was a call of this kind, otherwise None."""
+    found = _known.get(key)
+    if found is None or torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(found[1].device):
+        return None
+    return _attend_eagerly(q, k, v, None, None, _no_seed, *found)
+
+
+def know(key, q, k, v, named):
+    """After a call by attend() without dropout, sinks and cu_seqlens."""
+    if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN:
+        meaning = _Meaning.of(q, k, v, None, None, 0, named)
+        if not meaning.changeable:
+            _keep_latest(_known, key, (named, meaning))

@@ -314,7 +314,7 @@ def process_group(group):
     """Of what a caller gives: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. None if this
     process has no others."""
     if group is None:
-        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+        return dist.group.WORLD
     if isinstance(group, dist.device_mesh.DeviceMesh):
         if group.ndim != 1:
             raise Refused(f"the mesh has {group.ndim} dimensions {group.mesh_dim_names}; a ring is one of them, as "
@@ -352,6 +352,9 @@ def _let_groups_go():
 
 def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
     """The ring of a group; made, by all its ranks together, when it is first asked for."""
+    ring = _rings.get(name)
+    if ring is not None and ring.group is (dist.group.WORLD if name != ALONE else None):
+        return ring  # of all processes, and these are still the same
     group = _resolve_process_group(name) if name != ALONE else None
     with _rings_lock:
         ring = _rings.get(name)

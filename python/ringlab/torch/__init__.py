@@ -69,8 +69,9 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     BrokenRing where a rank is gone or silent for longer than the time-out of connect().
     """
     key, rest = None, (mask, layout, schedule, group, scale, soft_cap)
-    if not torch.compiler.is_compiling() and sinks is cu_seqlens is dropout_seed is None and (
-            type(scale) in _SCALE and type(soft_cap) in _SCALE and type(dropout) is float and not dropout and deterministic is False):
+    is_plain = sinks is cu_seqlens is dropout_seed is None and type(dropout) is float and not dropout
+    if (is_plain and type(scale) in _SCALE and type(soft_cap) in _SCALE and deterministic is False
+            and not torch.compiler.is_compiling()):
         key = _op.kind(q, k, v, rest)
         if known := _op.attend_as_known(key, q, k, v):
             return (known[0], known[1].detach()) if return_lse else known[0]

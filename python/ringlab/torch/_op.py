@@ -125,11 +125,10 @@ class _Meaning:
         self._sizes = (query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
                        _library.DTYPES[DTYPES[q.dtype]])
         self._batch = batch
-        call = {"mask": self._spec, "layout": self.layout, "schedule": self.schedule,
-                     "dtype": DTYPES[q.dtype], "batch": batch, "heads": f"{query_heads}:{kv_heads}",
-                     "dims": f"{head_dim}/{value_dim}", "scale": scale, "soft_cap": soft_cap, "dropout": dropout,
-                     "dropout_seed": "drawn" if own_seed else seed, "sinks": self.sinks, "files": self.files,
-                     "device": self.device, "deterministic": deterministic}
+        call = {"mask": self._spec, "layout": self.layout, "schedule": self.schedule, "dtype": DTYPES[q.dtype],
+                "batch": batch, "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}", "scale": scale,
+                "soft_cap": soft_cap, "dropout": dropout, "dropout_seed": "drawn" if own_seed else seed,
+                "sinks": self.sinks, "files": self.files, "device": self.device, "deterministic": deterministic}
         for which in self.calls:
             of_pass = {"pass": which, **call}
             self.calls[which] = of_pass, digest_of(of_pass)
@@ -292,9 +291,9 @@ def _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning=None):
     """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
     with _label("forward", q, k, v, cu_seqlens, *named):
         call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named, meaning)
-        shape, sums = (*q.shape[:3], v.shape[3]), accumulator(q.dtype)
-        o, exact = (torch.empty(shape, dtype=dtype, device=call.device) for dtype in (q.dtype, sums))
-        lse = torch.empty(shape[:3], dtype=sums, device=call.device)
+        o = q.new_empty(*q.shape[:3], v.shape[3])
+        lse = q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
+        exact = torch.empty_like(o, dtype=accumulator(q.dtype))
         call.forward(o, exact, lse)
         seed = torch.tensor([call.seed]) if call.seed else _no_seed
         return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), seed
@@ -395,7 +394,7 @@ def _is_plain(x):
 
 def attend(*inputs):
     """o and lse of attention()."""
-    if (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, inputs[:6]))):
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, inputs[:6])):
         return attention(*inputs)[:2]
     return _attend_eagerly(*inputs[:6], inputs[6:], None)
 
@@ -407,8 +406,9 @@ def _attend_eagerly(q, k, v, sinks, cu_seqlens, seed, named, meaning):
     return _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning)[:2]
 
 
-# ---- Calls like an earlier one, whose arguments nobody has to look at again: after other work of the host that takes as
-# long as all the rest, because none of it is in the caches ----
+# ---- Calls like an earlier one ----
+# Nobody looks at their arguments again. After other work of the host, when no code is in the caches, that would take
+# as long as the rest of the call.
 
 _known = {}  # names and meaning, by all that ring_attention() was given, the oldest first
 atexit.register(_known.clear)  # as it has groups, see _ring

@@ -2,10 +2,14 @@
 
 #include "gpu/ranks/rank.hpp"
 
+#include <algorithm>
+#include <ranges>
+
 // How a rank comes by its caller's tensors.
 
 namespace ringlab::gpu {
 
+using layouts::OpKind;
 using layouts::Pass;
 using layouts::Pool;
 
@@ -21,6 +25,21 @@ View as_tensor(const RowView& rows) { return {rows.data, DType::fp32, rows.strid
 
 }  // namespace
 
+std::size_t Rank::local_bytes(Pass which) const {
+    const auto& pass = of(which);
+    // A backward pass has dQ and statistics of rows there. A forward pass has the running softmax, but for rows of
+    // which one launch computes all.
+    const auto keeps_state = [&](std::size_t i) {
+        const auto& op = pass.program->code[i].op;
+        const auto* launch = pass.launches->find(i);
+        return op.kind == OpKind::attend && !(launch ? launch->first && launch->last : op.begins && op.ends);
+    };
+    const auto has_slots = [](const layouts::SlotGroup& group) { return of_rows(group.pool); };
+    const bool uses = which == Pass::backward || std::ranges::any_of(pass.schedule->slots(), has_slots) ||
+                      std::ranges::any_of(std::views::iota(std::size_t{0}, pass.program->code.size()), keeps_state);
+    return uses ? memory_.map().local_bytes() : 0;
+}
+
 void Rank::take(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
     const bool lends_rows = options_.memory.lent == Lent::rounded_and_rows, backward = which == Pass::backward;
     std::vector<Conversion> copies;
@@ -34,6 +53,7 @@ void Rank::take(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
         else if (is_input)
             copy(pool, field, from);
     };
+    memory_.use_local(tensors.local);
     copy(Pool::kv, FieldOf::k, tensors.k);
     copy(Pool::kv, FieldOf::v, tensors.v);
     take_rows(Pool::q, 0, tensors.q);

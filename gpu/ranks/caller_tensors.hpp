@@ -15,6 +15,7 @@ struct CallerTensors {
     View dq, dk, dv;                 ///< in the problem's dtype
     const float* sinks = nullptr;    ///< by query head, where the problem has sinks
     float* sink_gradient = nullptr;  ///< likewise: what the rank's own rows add to it
+    void* local = nullptr;           ///< RingPlan::local_bytes() of memory, aligned to 256 bytes, until the pass ends
 };
 
 }  // namespace ringlab::gpu

@@ -50,8 +50,8 @@ public:
     /// What peers read and write.
     JoiningRank::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }
     const RankMemory& memory() const { return memory_; }
-    /// Of passes from now on; see RankMemory::use_local().
-    void use_local_memory(void* memory) { memory_.use_local(memory); }
+    /// Of local memory, what a pass uses: all of it or nothing.
+    std::size_t local_bytes(layouts::Pass pass) const;
     const MemoryUse& memory_use() const { return memory_use_; }
 
     const layouts::RankProgram& program(layouts::Pass pass) const { return *of(pass).program; }

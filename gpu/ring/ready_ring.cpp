@@ -38,7 +38,6 @@ LaunchedKernels& launched_kernels() {
 
 ReadyRing::ReadyRing(Team& team, StreamMemory& memory, const Options& options)
     : team_(team),
-      memory_(memory),
       options_(options),
       rank_(team.first_local()),
       lanes_(1),
@@ -134,10 +133,6 @@ void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const Call
     begin_call();
     try {
         auto& work = plan->work();
-        // Behind the caller's work and, by the caller's wait for the end of the pass, before what comes later.
-        const auto local_bytes = plan->local_bytes();
-        void* const local = local_bytes > 0 ? memory_.allocate(local_bytes, caller) : nullptr;
-        work.use_local_memory(local);
         work.set_dropout_seed(dropout_seed);
         const bool rehearses = must_rehearse(*plan, pass);
         if (rehearses) {
@@ -158,8 +153,7 @@ void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const Call
         flight.ended.record(compute());
         flight.ended.hold_back(caller);
         flights_.push_back(std::move(flight));
-        if (local) memory_.release(local);
-    } catch (const std::exception& error) {  // local memory stays, as kernels may be using it
+    } catch (const std::exception& error) {
         failure_ = error.what();
         release();
         plan->work().give_up();

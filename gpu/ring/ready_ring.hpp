@@ -28,7 +28,8 @@ class ReadyRing {
 public:
     using Options = RingExchange::Options;
 
-    /// The device must be current; `memory` outlives the ring. All members of the team call it at the same time.
+    /// The device must be current; `memory`, of work lists, outlives the ring. All members of the team call it at the
+    /// same time.
     ReadyRing(Team& team, StreamMemory& memory, const Options& options);
     ~ReadyRing();
     ReadyRing(const ReadyRing&) = delete;
@@ -102,7 +103,6 @@ private:
     void watch(const std::stop_token& stop) noexcept;
 
     Team& team_;
-    StreamMemory& memory_;
     const Options options_;
     const int rank_;
     std::vector<Stream> lanes_;  // the compute lane first

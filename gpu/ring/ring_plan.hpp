@@ -51,7 +51,8 @@ public:
 
     Rank& work() { return *work_; }
     Issuer& issuer() { return *issuer_; }
-    std::size_t local_bytes() const { return work_->memory().map().local_bytes(); }
+    /// What a pass needs of its caller's memory, see CallerTensors.
+    std::size_t local_bytes(layouts::Pass pass) const { return work_->local_bytes(pass); }
 
 private:
     static std::size_t index(layouts::Pass pass) { return static_cast<std::size_t>(pass); }

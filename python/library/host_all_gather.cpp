@@ -45,11 +45,10 @@ void ringlab_all_gather_leave(ringlab_all_gather* gather) { gather->ranks.leave(
 
 void ringlab_all_gather_destroy(ringlab_all_gather* gather) { delete gather; }
 
-void ringlab_all_gather_begin(ringlab_all_gather* gather, const void* block) { gather->ranks.begin(block); }
-
-ringlab_status ringlab_all_gather_finish(ringlab_all_gather* gather, double seconds, double limit, void* blocks,
-                                         int* complete) {
+ringlab_status ringlab_all_gather_round(ringlab_all_gather* gather, const void* block, double seconds, double limit,
+                                        void* blocks, int* complete) {
     return guarded(RINGLAB_BROKEN, [&] {
+        if (block) gather->ranks.begin(block);
         *complete = gather->ranks.finish(blocks, duration_of(seconds), duration_of(limit));
     });
 }

@@ -15,7 +15,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CPU_VERSION 2
+#define RINGLAB_CPU_VERSION 3
 int ringlab_version(void);
 
 typedef enum {
@@ -110,12 +110,11 @@ void ringlab_all_gather_ready(ringlab_all_gather* gather);
 void ringlab_all_gather_leave(ringlab_all_gather* gather);
 void ringlab_all_gather_destroy(ringlab_all_gather* gather);
 
-void ringlab_all_gather_begin(ringlab_all_gather* gather, const void* block);
-/* Waits `seconds` at most. Once the blocks of all ranks are there it copies them to `blocks`, by rank, and sets
- * `complete`. Broken where a rank has left or its process has ended, or where the round waited longer than `limit`
- * seconds. */
-ringlab_status ringlab_all_gather_finish(ringlab_all_gather* gather, double seconds, double limit, void* blocks,
-                                         int* complete);
+/* Begins a round with this rank's block, or goes on with the one that has begun if `block` is null. Waits `seconds` at
+ * most. Once the blocks of all ranks are there it copies them to `blocks`, by rank, and sets `complete`. Broken where a
+ * rank has left or its process has ended, or where the round waited longer than `limit` seconds. */
+ringlab_status ringlab_all_gather_round(ringlab_all_gather* gather, const void* block, double seconds, double limit,
+                                        void* blocks, int* complete);
 
 /* ---- Passes ---- */
 

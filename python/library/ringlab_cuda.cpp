@@ -166,16 +166,22 @@ ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_p
     return RINGLAB_BROKEN;
 }
 
+void ringlab_cuda_plan_scratch(const ringlab_cuda_plan* plan, int64_t bytes[2]) {
+    for (const auto pass : {Pass::forward, Pass::backward})
+        bytes[static_cast<std::size_t>(pass)] = static_cast<std::int64_t>(plan->plan->local_bytes(pass));
+}
+
 void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan) {
     if (plan->ring.broken.empty()) delete plan;  // otherwise passes that never end may be using its tables
 }
 
 ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,
-                                    float* lse, void* stream) {
+                                    float* lse, void* scratch, void* stream) {
     return guarded_pass(*plan, [&] {
         const auto& problem = plan->plan->schedule(Pass::forward).problem();
         Tensors call(*plan, *inputs);
         call.set_results(o_exact, lse);
+        call.tensors.local = scratch;
         call.tensors.o = call.dense(o, problem.query_heads, problem.value_dim);
         plan->ring.ready->run(plan->plan, Pass::forward, call.tensors, inputs->seed, static_cast<cudaStream_t>(stream));
     });
@@ -183,12 +189,13 @@ ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_
 
 ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs,
                                      const ringlab_tensor* dout, const float* o_exact, const float* lse, void* dq,
-                                     void* dk, void* dv, float* dsinks, void* stream) {
+                                     void* dk, void* dv, float* dsinks, void* scratch, void* stream) {
     return guarded_pass(*plan, [&] {
         const auto& problem = plan->plan->schedule(Pass::backward).problem();
         Tensors call(*plan, *inputs);
         call.set_results(o_exact, lse);
         auto& tensors = call.tensors;
+        tensors.local = scratch;
         tensors.dout = call.strided(*dout, "dout");
         tensors.dq = call.dense(dq, problem.query_heads, problem.head_dim);
         tensors.dk = call.dense(dk, problem.kv_heads, problem.head_dim);

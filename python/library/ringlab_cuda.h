@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CUDA_VERSION 2
+#define RINGLAB_CUDA_VERSION 3
 int ringlab_cuda_version(void);
 
 /* Why the last call of this thread failed; valid until its next call. */
@@ -30,8 +30,8 @@ typedef struct {
     int (*all_gather)(void* context, const void* data, size_t bytes, const void** all, size_t* sizes);
 } ringlab_cuda_exchange;
 
-/* Device memory that no other rank sees comes from the caller, by functions that are called inside the functions below,
- * on the same thread. */
+/* Device memory of plans comes from the caller, by functions that are called inside the functions below, on the same
+ * thread. */
 typedef struct {
     void* context;
     /* Returns memory of the ring's device, aligned to 256 bytes, for work that `stream` (a cudaStream_t) is given from
@@ -78,6 +78,9 @@ ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_p
                                         const ringlab_choices* choices, const ringlab_cuda_options* options,
                                         ringlab_cuda_plan** plan);
 
+/* Bytes of device memory that a forward and a backward pass need besides their tensors. */
+void ringlab_cuda_plan_scratch(const ringlab_cuda_plan* plan, int64_t bytes[2]);
+
 /* Its passes may still be under way. */
 void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan);
 
@@ -93,15 +96,16 @@ typedef struct {
 
 /* All ranks. Enqueues the pass behind what `stream` (a cudaStream_t) was given, and what it is given next behind the
  * pass. Results are contiguous, in the shapes of the rank's tensors: o in the problem's dtype; o_exact in fp32, before
- * its last rounding; lse (batch, tokens, query heads) in fp32. */
+ * its last rounding; lse (batch, tokens, query heads) in fp32. `scratch` has the bytes of ringlab_cuda_plan_scratch(),
+ * aligned to 256 bytes, and is used by the pass alone: work that `stream` is given later may use it again. */
 ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,
-                                    float* lse, void* stream);
+                                    float* lse, void* scratch, void* stream);
 
 /* dq, dk, dv in the problem's dtype, and by query head what the rank's own rows add to the gradient of the sinks, or
  * null. `dout` is as q. */
 ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs,
                                      const ringlab_tensor* dout, const float* o_exact, const float* lse, void* dq,
-                                     void* dk, void* dv, float* dsinks, void* stream);
+                                     void* dk, void* dv, float* dsinks, void* scratch, void* stream);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

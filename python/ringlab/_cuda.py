@@ -8,7 +8,7 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_
 
 from ringlab import _library
 
-VERSION = 2
+VERSION = 3
 TRANSPORTS = {"automatic": 0, "copy": 1, "nccl": 2}
 
 ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t))
@@ -34,8 +34,8 @@ SIGNATURES = {
                                  POINTER(c_void_p)],
     "ringlab_cuda_plan_create": [c_void_p, POINTER(_library.Problem), POINTER(_library.Choices), POINTER(Options),
                                  POINTER(c_void_p)],
-    "ringlab_cuda_forward": [c_void_p, c_char_p] + [c_void_p] * 4,
-    "ringlab_cuda_backward": [c_void_p, c_char_p, c_char_p] + [c_void_p] * 7,
+    "ringlab_cuda_forward": [c_void_p, c_char_p] + [c_void_p] * 5,
+    "ringlab_cuda_backward": [c_void_p, c_char_p, c_char_p] + [c_void_p] * 8,
 }
 
 
@@ -58,6 +58,8 @@ def library():
         getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], None
     loaded.ringlab_cuda_ring_held.argtypes = [c_void_p, POINTER(c_int64), POINTER(c_int64)]
     loaded.ringlab_cuda_ring_held.restype = None
+    loaded.ringlab_cuda_plan_scratch.argtypes = [c_void_p, POINTER(c_int64)]
+    loaded.ringlab_cuda_plan_scratch.restype = None
     return loaded
 
 

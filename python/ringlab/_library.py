@@ -6,7 +6,7 @@ import pathlib
 import struct
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
-VERSION = 2
+VERSION = 3
 REFUSED, BROKEN = 1, 2
 KINDS = {"layout": 0, "mask": 1, "schedule": 2}
 DTYPES = {"bf16": 0, "fp16": 1, "fp32": 2, "fp64": 3}
@@ -72,7 +72,7 @@ SIGNATURES = {
     "ringlab_spans": [c_void_p, c_void_p, c_int64, POINTER(c_int64)],
     "ringlab_all_gather_create": [c_int, c_size_t, c_void_p, POINTER(c_void_p)],
     "ringlab_all_gather_open": [c_void_p, c_int, c_int, c_size_t, POINTER(c_void_p)],
-    "ringlab_all_gather_finish": [c_void_p, c_double, c_double, c_void_p, POINTER(c_int)],
+    "ringlab_all_gather_round": [c_void_p, c_char_p, c_double, c_double, c_void_p, POINTER(c_int)],
     "ringlab_bounds": [c_void_p, POINTER(Expected), c_void_p],
     "ringlab_predict": [c_void_p, c_char_p, c_int, POINTER(Prediction)],
 }
@@ -94,8 +94,6 @@ def _load():
     for name in ("ringlab_plan_destroy", "ringlab_ring_destroy", "ringlab_all_gather_ready", "ringlab_all_gather_leave",
                  "ringlab_all_gather_destroy"):
         getattr(library, name).argtypes, getattr(library, name).restype = [c_void_p], None
-    library.ringlab_all_gather_begin.argtypes = [c_void_p, c_char_p]
-    library.ringlab_all_gather_begin.restype = None
     library.ringlab_ring_done.argtypes = [c_void_p, c_uint64, c_void_p, c_size_t, c_char_p]
     library.ringlab_ring_done.restype = None
     return library

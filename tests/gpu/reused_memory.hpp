@@ -14,6 +14,7 @@ namespace ringlab::tests {
 class ReusedMemory : public gpu::StreamMemory {
 public:
     void* allocate(std::size_t bytes, cudaStream_t stream) override {
+        if (bytes == 0) return nullptr;
         const Kind kind{bytes, stream};
         auto& free = free_[kind];
         if (free.empty()) {
@@ -25,7 +26,9 @@ public:
         kinds_[memory] = kind;
         return memory;
     }
-    void release(void* memory) noexcept override { free_[kinds_.at(memory)].push_back(memory); }
+    void release(void* memory) noexcept override {
+        if (memory) free_[kinds_.at(memory)].push_back(memory);
+    }
 
     int allocations = 0;
 

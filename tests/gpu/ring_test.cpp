@@ -84,10 +84,14 @@ private:
     gpu::CallerTensors all_;
 };
 
-void run(gpu::ReadyRing& ring, const std::shared_ptr<gpu::RingPlan>& plan, const Tensors& tensors,
+void run(gpu::ReadyRing& ring, const std::shared_ptr<gpu::RingPlan>& plan, const Tensors& tensors, ReusedMemory& memory,
          cudaStream_t stream) {
-    ring.run(plan, Pass::forward, tensors.all(), 0, stream);
-    ring.run(plan, Pass::backward, tensors.all(), 0, stream);
+    for (const auto pass : {Pass::forward, Pass::backward}) {
+        auto all = tensors.all();
+        all.local = memory.allocate(plan->local_bytes(pass), stream);
+        ring.run(plan, pass, all, 0, stream);
+        memory.release(all.local);
+    }
 }
 
 }  // namespace
@@ -107,7 +111,7 @@ BOOST_DATA_TEST_CASE(plans_that_take_turns_give_what_each_gives_alone, data::mak
         ReusedMemory memory;
         gpu::ReadyRing ring(*team, memory, options);
         const Tensors tensors(tokens);
-        run(ring, make_plan(ring, tokens, mask, schedule), tensors, stream);
+        run(ring, make_plan(ring, tokens, mask, schedule), tensors, memory, stream);
         stream.synchronize();
         alone.push_back(tensors.results());
         ring.disconnect();
@@ -120,7 +124,7 @@ BOOST_DATA_TEST_CASE(plans_that_take_turns_give_what_each_gives_alone, data::mak
     for (int round = 0; round < 3; ++round)
         for (std::size_t i = 0; i < calls.size(); ++i) {
             if (round == 0) plans.push_back(make_plan(ring, calls[i].first, calls[i].second, schedule));
-            run(ring, plans[i], tensors[i], stream);
+            run(ring, plans[i], tensors[i], memory, stream);
         }
     stream.synchronize();
     for (std::size_t i = 0; i < calls.size(); ++i) BOOST_TEST((tensors[i].results() == alone[i]), calls[i].second);
@@ -137,7 +141,7 @@ BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
     const Tensors tensors(tokens);
     const auto step = [&](int cut) {
         run(ring, make_plan(ring, tokens, fmt::format("causal+documents:{},{}", cut, tokens - cut), "ring"), tensors,
-            stream);
+            memory, stream);
         stream.synchronize();
     };
     for (int cut = 100; cut < 104; ++cut) step(cut);

@@ -24,7 +24,7 @@ holds after many of them.
 Each call has documents of other lengths. Times are medians of the calls, on the slowest rank:
   agree       the ranks tell each other what they call with
   exchange    they tell each other that the plan is made
-  allocate    device memory from PyTorch, for the plan and for the pass
+  allocate    device memory from PyTorch, for the plan
   make        the rest of making a plan
   enqueue     the rest of the call
   busy        the device has work from before, which a plan must not wait for

@@ -68,6 +68,13 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     Raises Refused, on every rank, where an argument is wrong or ranks differ in one, and the process may go on; raises
     BrokenRing where a rank is gone or silent for longer than the time-out of connect().
     """
+    key, rest = None, (mask, layout, schedule, group, scale, soft_cap)
+    is_plain = sinks is cu_seqlens is dropout_seed is None and type(dropout) is float and not dropout
+    if (is_plain and type(scale) in _SCALE and type(soft_cap) in _SCALE and deterministic is False
+            and not torch.compiler.is_compiling()):
+        key = _op.kind(q, k, v, rest)
+        if known := _op.attend_as_known(key, q, k, v):
+            return (known[0], known[1].detach()) if return_lse else known[0]
     try:
         q, k, v, sinks, split_again = _split_heads.local_heads(q, k, v, sinks, group)
         _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seqlens, deterministic)
@@ -82,11 +89,17 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         narrow = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
-    o, lse = _op.attend(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
-                        *numbers, deterministic, bool(dropout) and dropout_seed is None)
+    named = (mask, layout, schedule, _ring.group_name(group), *numbers, deterministic,
+             bool(dropout) and dropout_seed is None)
+    o, lse = _op.attend(q, k, v, sinks, cu_seqlens, seed, *named)
+    if key is not None and key == _op.kind(q, k, v, rest):  # not where q, k and v have become others above
+        _op.know(key, q, k, v, named)
     if packed:
         o, lse = o.squeeze(0), lse.squeeze(0)
     return (split_again(o), split_again(lse.detach())) if return_lse else split_again(o)
+
+
+_SCALE = float, type(None)  # not tensors, which are equal to themselves after they have changed
 
 
 def _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seqlens, deterministic):

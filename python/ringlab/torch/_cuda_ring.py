@@ -39,9 +39,6 @@ class CudaRing:
 
     def _allocate(self, _, size, stream):
         try:
-            if torch.cuda.current_device() == self.device.index:
-                # As the function below, which changes the device first and back: that takes longer than all of it.
-                return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
             # PyTorch may see another device than the library, which has its own current one.
             return torch.cuda.caching_allocator_alloc(size, self.device, stream or 0)
         except BaseException as error:  # noqa: BLE001, the library says that there is no memory
@@ -57,39 +54,35 @@ class CudaRing:
         _cuda.library().ringlab_cuda_ring_held(self._handle, byref(device), byref(host))
         return device.value, host.value
 
-    def known_plan(self, *what):
-        """The handle of one of the latest plans, or None."""
-        key = self._key(*what)
+    def known_plan(self, key):
+        """One of the latest plans, or None."""
         plan = self._plans.get(key)
         if plan is not None:
             self._plans.move_to_end(key)
         return plan
 
-    @staticmethod
-    def _key(problem, chosen, files, sinks, deterministic):
-        return problem, chosen, tuple(files), sinks, deterministic
-
-    def plan(self, problem, chosen, files, sinks, deterministic):
-        """The plan's handle: one of the latest, or a new one. Raises Refused, on all ranks, if one cannot have it."""
-        key = self._key(problem, chosen, files, sinks, deterministic)
-        plan = self._plans.get(key)
-        if plan is None:
-            while len(self._plans) >= MOST_PLANS:
-                _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1])
-            try:
-                plan = self._made(problem, chosen, sinks, deterministic)
-            except _library.Refused as error:
-                # On all ranks: each gives back to the device what PyTorch keeps and does not use.
-                if "device memory" not in str(error):
-                    raise
-                torch.cuda.empty_cache()
-                plan = self._made(problem, chosen, sinks, deterministic)
-            self._plans[key] = plan
-        self._plans.move_to_end(key)
+    def plan(self, key, *what):
+        """A new plan, known by `key` from now on. Raises Refused, on all ranks, if one cannot have it."""
+        while len(self._plans) >= MOST_PLANS:
+            _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1].handle)
+        try:
+            plan = _Plan(self._handle, *what)
+        except _library.Refused as error:
+            # On all ranks: each gives back to the device what PyTorch keeps and does not use.
+            if "device memory" not in str(error):
+                raise
+            torch.cuda.empty_cache()
+            plan = _Plan(self._handle, *what)
+        self._plans[key] = plan
         return plan
 
-    def _made(self, problem, chosen, sinks, deterministic):
-        plan = c_void_p()
-        _cuda.call("ringlab_cuda_plan_create", self._handle, byref(_library.Problem(*problem)),
-                   byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(plan))
-        return plan
+
+class _Plan:
+    """`scratch`: bytes of device memory that each pass needs besides its tensors."""
+
+    def __init__(self, ring, problem, chosen, sinks, deterministic):
+        self.handle, scratch = c_void_p(), (c_int64 * 2)()
+        _cuda.call("ringlab_cuda_plan_create", ring, byref(_library.Problem(*problem)),
+                   byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(self.handle))
+        _cuda.library().ringlab_cuda_plan_scratch(self.handle, scratch)
+        self.scratch = dict(zip(("forward", "backward"), scratch))

@@ -16,6 +16,7 @@ class HostAllGather:
     def __init__(self, handle, ranks, size, timeout):
         self._handle, self._timeout, self._complete = handle, timeout, c_int()
         self._size, self._blocks = size, ctypes.create_string_buffer(ranks * size)
+        self._complete_at = byref(self._complete)
 
     def __del__(self):
         if _library.library is not None:
@@ -25,12 +26,12 @@ class HostAllGather:
         """The blocks of all ranks, in order, one behind the other. Raises BrokenRing if a rank does not come."""
         if len(block) != self._size:
             raise ValueError(f"a block has {len(block)} bytes; it must have {self._size}")
-        _library.library.ringlab_all_gather_begin(self._handle, block)
         while True:
-            _library.call("ringlab_all_gather_finish", self._handle, LONGEST_WAIT, self._timeout, self._blocks,
-                          byref(self._complete))
+            _library.call("ringlab_all_gather_round", self._handle, block, LONGEST_WAIT, self._timeout, self._blocks,
+                          self._complete_at)
             if self._complete:
                 return self._blocks.raw
+            block = None  # it has begun
 
     def leave(self):
         """The others hear that this rank does not come any more."""

@@ -63,7 +63,7 @@ class Ring:
 
     def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
-        self._cuda, self._transport = None, transport
+        self._cuda, self._transport, self.left = None, transport, None
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
         self._messages = self._on_host = None
@@ -168,10 +168,11 @@ class Ring:
             self._cuda = CudaRing(self, device, self._transport)
         return self._cuda
 
-    def cuda_plan(self, device, *what):
-        """CudaRing.plan(). Raises BrokenRing; and Refused, on all ranks, if one cannot have it."""
-        known = self._cuda and self._cuda.known_plan(*what)
-        return known or self.pass_(lambda: self.cuda(device).plan(*what))
+    def cuda_plan(self, key, device, *what):
+        """A plan of CudaRing: a known one or a new one. Raises BrokenRing; and Refused, on all ranks, if one cannot have
+        it."""
+        known = self._cuda and self._cuda.known_plan(key)
+        return known or self.pass_(lambda: self.cuda(device).plan(key, *what))
 
     def cuda_memory(self):
         return self._cuda.held() if self._cuda else (0, 0)
@@ -221,27 +222,26 @@ class Ring:
         except RuntimeError:
             pass
 
-    def agree(self, call, tokens, seed, refusal, digest=None):
+    def agree(self, call, digest, tokens, seed, refusal):
         """What every rank says before a pass: returns the tokens of each shard and rank 0's seed.
 
-        `call` are the arguments that must be equal everywhere, `digest` is digest_of(call) where it is known, `refusal`
-        says why this rank cannot take part, or is empty. Raises Refused, on all ranks, where they differ or one refuses.
+        `call` are the arguments that must be equal everywhere, `digest` is digest_of(call); `refusal` says why this rank
+        cannot take part, or is empty. Raises Refused, on all ranks, where they differ or one refuses.
         """
         if self.broken:
             raise self._ended_before()
         if self.size == 1:
             if refusal:
                 raise Refused(refusal)
-            return [tokens], seed
-        digest = digest or digest_of(call)
+            return (tokens,), seed
         own = self.CALL.pack(bool(refusal), digest, tokens, seed)
         everything = self._exchanged(own)
         if not refusal and everything == own * self.size:
-            return [tokens] * self.size, seed
+            return (tokens,) * self.size, seed
         calls = list(self.CALL.iter_unpack(everything))
         if any(refused or theirs != digest for refused, theirs, *_ in calls):
             self._disagree(call, refusal, calls)
-        return [tokens for _, _, tokens, _ in calls], calls[0][3]
+        return tuple(tokens for _, _, tokens, _ in calls), calls[0][3]
 
     def _exchanged(self, block):
         """Those of all ranks, in order."""
@@ -314,7 +314,7 @@ def process_group(group):
     """Of what a caller gives: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. None if this
     process has no others."""
     if group is None:
-        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+        return dist.group.WORLD
     if isinstance(group, dist.device_mesh.DeviceMesh):
         if group.ndim != 1:
             raise Refused(f"the mesh has {group.ndim} dimensions {group.mesh_dim_names}; a ring is one of them, as "
@@ -337,7 +337,7 @@ def group_name(group):
 def refuse(group, why):
     """Ends a call that this rank cannot even begin. The others come to agree on it, and hear why. Raises Refused."""
     if not torch.compiler.is_compiling():
-        ring_of(group_name(group)).agree({}, 0, 0, str(why))
+        ring_of(group_name(group)).agree({}, digest_of({}), 0, 0, str(why))
     raise Refused(str(why))
 
 
@@ -352,6 +352,9 @@ def _let_groups_go():
 
 def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
     """The ring of a group; made, by all its ranks together, when it is first asked for."""
+    ring = _rings.get(name)
+    if ring is not None and ring.group is (dist.group.WORLD if name != ALONE else None):
+        return ring  # of all processes, and these are still the same
     group = _resolve_process_group(name) if name != ALONE else None
     with _rings_lock:
         ring = _rings.get(name)

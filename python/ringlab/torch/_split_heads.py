@@ -7,6 +7,9 @@ from ringlab._library import Refused
 from ringlab.torch import _ring
 
 
+PLAIN = torch.Tensor, torch.nn.Parameter
+
+
 def _unchanged(result):
     return result
 
@@ -17,7 +20,7 @@ def local_heads(q, k, v, sinks, group):
     Raises Refused if anything but heads is split, if the tensors are not split alike, or if heads are split over ranks
     of the ring, which must all have the same heads.
     """
-    if all(x is None or type(x) in (torch.Tensor, torch.nn.Parameter) for x in (q, k, v, sinks)):
+    if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and (sinks is None or type(sinks) in PLAIN):
         return q, k, v, sinks, _unchanged
     from torch.distributed.tensor import DTensor, Replicate, Shard  # takes a while to load, and few need it
 

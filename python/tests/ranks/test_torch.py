@@ -222,3 +222,30 @@ def test_the_profiler_has_a_range_of_each_pass_with_names_and_sizes():
     for which in ranges:
         span = which.time_range
         assert any(span.start <= message.time_range.start <= span.end for message in messages), which.name
+
+
+def test_a_call_like_an_earlier_one_means_what_it_says():
+    """Its arguments are not looked at again; what may be different all the same is."""
+    q, k, v = (x.detach() for x in leaves(torch.float32))
+    scale = torch.tensor(0.5)
+
+    def attend(**more):
+        return ring_attention(q, k, v, **more)
+
+    first, scaled = attend(), attend(scale=scale)
+    assert torch.equal(attend(), first)
+    assert attend().dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert attend().dtype == torch.bfloat16
+    assert torch.equal(attend(scale=scale.mul_(2)), attend(scale=1.0)) and not torch.equal(attend(scale=scale), scaled)
+    assert attend(return_lse=True)[1].shape == q.shape[:3]
+    assert ring_attention(q.clone().requires_grad_(), k, v).requires_grad and not attend().requires_grad
+    with pytest.raises(ringlab.Refused, match="mask is \\['causal'\\]"):
+        attend(mask=["causal"])
+    with pytest.raises(ringlab.Refused, match="rank 1 calls with mask full, rank 0 with causal"):
+        attend(mask="full" if dist.get_rank() == 1 else "causal")
+    with pytest.raises(ringlab.Refused, match="v is a NoneType"):
+        ring_attention(q, k, None)
+    with pytest.raises(ringlab.Refused, match="v is torch.float64, q is torch.float32"):
+        ring_attention(q, k, v.double())
+    assert torch.equal(attend(), first)

@@ -1,6 +1,6 @@
-// What does a token cost when the KV cache is sharded over ranks? Sequences grow by one token at a time; their newest
-// rows meet the cache by every schedule: the cache stays and partial results are merged, rows travel around it, or the
-// cache itself moves.
+// What does a token cost when the KV cache is sharded over ranks? Sequences grow by a token at a time, or a few; their
+// newest rows meet the cache by every schedule: the cache stays and partial results are merged, rows travel around it,
+// or the cache itself moves.
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
@@ -22,7 +22,7 @@ const Experiment experiment{
     "decode",
     "Decodes: appends tokens to sequences whose keys and values are sharded over P ranks, as a padded "
     "prefill left them,\n"
-    "and attends from each newest token to its whole sequence. The owner of a token and its slot follow "
+    "and attends from the newest tokens to their whole sequence. The owner of a token and its slot follow "
     "from its\n"
     "position, so nothing moves when a sequence grows. Every step is one layer's forward attention. It "
     "is predicted on\n"
@@ -40,6 +40,7 @@ Config defaults() {
     config.sweep.masks = {"causal"};
     config.sweep.schedules = {"merge", "merge:tree", "pass-q", "ring", "all-gather"};
     config.sweep.ranks = {8};
+    config.sweep.sequences = {1};
     config.sweep.queries = {1};
     config.problem.arithmetic = "bf16";
     config.prediction.machines = {"h200_nvswitch_copy_engine"};
@@ -74,10 +75,13 @@ struct Steps {
     }
 };
 
-void describe_steps(RunWriter& run, const Config& config, const Decoding& decoding, const Steps& steps) {
-    run.attribute("sequences", config.decoding.sequences, "1", "that grow together");
-    run.attribute("steps", config.decoding.steps, "1", "tokens appended to each sequence, one at a time");
-    run.dataset("decode/length", decoding.lengths(), {{"sequence", config.decoding.sequences}}, "1",
+void describe_steps(RunWriter& run, const Config& config, const Case& which, const Decoding& decoding,
+                    const Steps& steps) {
+    run.attribute("sequences", which.sequences, "1", "that grow together");
+    run.attribute("rows_of_sequence", which.queries, "1", "query rows of each sequence");
+    run.attribute("steps", config.decoding.steps, "1",
+                  "each appends as many tokens to a sequence as it has query rows");
+    run.dataset("decode/length", decoding.lengths(), {{"sequence", which.sequences}}, "1",
                 "tokens of the sequence before the first step");
     run.dataset("decode/seconds", steps.seconds,
                 {{"step", config.decoding.steps}, {"decode/repeat", config.execution.repeats}}, "s",
@@ -92,16 +96,24 @@ void describe_steps(RunWriter& run, const Config& config, const Decoding& decodi
                   "the worst of all steps and results, by norm and by element");
 }
 
+/// Large caches take long to make on the host, so backends that can draw them do, where nobody judges results.
+Decoding::Values values_of(const Config& config, const Backend& backend) {
+    return config.judging.judge || !backend.draws_inputs() ? Decoding::Values::made : Decoding::Values::none;
+}
+
 /// All steps of one case; nothing on processes that are not root.
 std::optional<RunWriter> decode(const Config& config, const Case& which, Decoding& decoding, Backend& backend,
                                 Predictor& predictor) {
     const auto policy = policy_from(which.policy, problem_from(config.problem).dtype);
     Steps steps;
-    decoding.restart();
+    const auto values = values_of(config, backend);
+    if (values == Decoding::Values::made) decoding.restart();
     for (int step = 0; step < config.decoding.steps; ++step) {
-        decoding.append(step);
+        if (values == Decoding::Values::made) decoding.append(step);
         const auto plan = decoding.plan(which, step);
-        auto repeats = backend.run(plan, policy, std::span(&decoding.inputs(), 1), config.execution.repeats);
+        const auto inputs =
+            values == Decoding::Values::made ? std::span(&decoding.inputs(), 1) : std::span<const reference::Inputs>();
+        auto repeats = backend.run(plan, policy, inputs, config.execution.repeats);
         if (!backend.is_root()) continue;
         for (const auto& repeat : repeats)
             steps.seconds.push_back(*std::ranges::max_element(repeat.front().forward_seconds));
@@ -115,7 +127,14 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
     const auto plan = decoding.plan(which, config.decoding.steps - 1);
     describe_case(run, which, plan);
     describe_measurements(run, steps.repeats);
-    describe_steps(run, config, decoding, steps);
+    describe_steps(run, config, which, decoding, steps);
+    const double read = decoding.bytes_read(plan, config.decoding.steps - 1);
+    run.attribute("bytes_read", read, "B", "of K and V that rows of the last step see, on the rank that has most");
+    if (const auto rate = backend.memory_read_rate()) {
+        run.attribute("memory_read_rate", *rate, "B/s",
+                      "at which a kernel read the first device's memory, after the passes");
+        run.attribute("seconds_bound", read / *rate, "s", "bytes_read at memory_read_rate");
+    }
     run.attribute("bytes_between_ranks", bytes_between_ranks(*plan.forward), "B", "of all messages of a step");
     describe_prediction_errors(run, predictor.predict(run, which.name(), plan), steps.repeats);
     predictor.keep_measured(which.name(), *plan.forward, steps.repeats.back().front().forward);
@@ -128,10 +147,10 @@ void check(const Config& config, const std::vector<Case>& cases, Forecast& forec
     forecast.require_ranks_to_execute();
     for (auto which : cases) {
         which.pad = true;
-        const auto room = which.tokens * config.decoding.sequences;  // more than there is
+        const auto room = (which.tokens + config.decoding.steps * which.queries) * which.sequences;
         require(room <= std::int64_t{1} << 30, "{} tokens in {} sequences are more than 2^30", which.tokens,
-                config.decoding.sequences);
-        lengths_of(which.tokens, config.decoding.sequences);
+                which.sequences);
+        lengths_of(which.tokens, which.sequences, config.decoding.lengths);
         auto plan = make_plan(which, problem_from(config.problem));
         plan.backward.reset();
         forecast.add_executed(which, plan);
@@ -141,7 +160,8 @@ void check(const Config& config, const std::vector<Case>& cases, Forecast& forec
 
 std::string table_of(const Config& config, const std::vector<Case>& cases, const Predictor& predictor,
                      const Record& record) {
-    std::vector<std::string> header{"tokens", "layout", "schedule", "policy", "P", "ms", "attend ms", "between ranks"};
+    std::vector<std::string> header{"tokens", "sequences", "rows",      "layout",   "schedule",     "policy",
+                                    "P",      "ms",        "attend ms", "bound ms", "between ranks"};
     for (const auto& machine : predictor.machines()) header.push_back(machine + " ms");
     header.insert(header.end(), {"o", "error/tolerance"});
     Table table(header);
@@ -151,12 +171,15 @@ std::string table_of(const Config& config, const std::vector<Case>& cases, const
             return fmt::format("{:.4g}", record.number(name, column) * 1e3);
         };
         std::vector<std::string> row{fmt::format("{}", which.tokens),
+                                     fmt::format("{}", which.sequences),
+                                     fmt::format("{}", which.queries),
                                      which.layout,
                                      which.schedule,
                                      which.policy.empty() ? "carry" : which.policy,
                                      fmt::format("{}", which.ranks),
                                      ms("seconds_measured_forward"),
                                      ms("compute_measured_forward"),
+                                     record.has(name, "runs/seconds_bound") ? ms("seconds_bound") : "-",
                                      fmt::format("{:.4g} MB", record.number(name, "bytes_between_ranks") / 1e6)};
         for (const auto& machine : predictor.machines()) row.push_back(ms("seconds_predicted_forward_" + machine));
         if (config.judging.judge) {
@@ -197,8 +220,8 @@ int study(const Config& config, int argc, char** argv) {
         progress.start(which.name(), forecast.seconds_of(i));
         const auto backend = make_backend(config.execution, config.problem.arithmetic, which.ranks);
         if (!is_recorded(config.execution, *backend, record && record->has(which.name()))) {
-            if (!decoding || decoding->tokens() != which.tokens)
-                decoding.emplace(config.problem, config.decoding, which.tokens);
+            if (!decoding || !decoding->is_of(which))
+                decoding.emplace(config.problem, config.decoding, which, values_of(config, *backend));
             const auto run = decode(config, which, *decoding, *backend, predictor);
             if (record) record->commit(which.name(), *run);
         }
@@ -213,9 +236,10 @@ int study(const Config& config, int argc, char** argv) {
     for (const auto& which : cases)
         if (config.judging.judge) worst = worse(worst, record->number(which.name(), "error_over_tolerance"));
     fmt::print(
-        "{}\nms: measured for a token of every sequence, the slowest rank, median, backend {}; attend ms: the busiest "
-        "rank's own\nprocessor or device time in attends; after a machine's name: predicted. o: relative RMS of the "
-        "first token after the\nprefill against fp64; error/tolerance: the worst of all steps, arithmetic {}. {}\n"
+        "{}\nms: measured for a step of all sequences, the slowest rank, median, backend {}; attend ms: the busiest "
+        "rank's own\nprocessor or device time in attends; bound ms: K and V read once, by the rank that has most, at "
+        "the rate at which a\nkernel then read its device's memory; after a machine's name: predicted. o: relative RMS "
+        "of the first step's rows\nagainst fp64; error/tolerance: the worst of all steps, arithmetic {}. {}\n"
         "Record: {}\n",
         table_of(config, cases, predictor, *record), config.execution.backend, config.problem.arithmetic,
         !config.judging.judge ? "Not judged."

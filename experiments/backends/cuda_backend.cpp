@@ -5,6 +5,7 @@
 #include "experiments/execution/hosts.hpp"
 #include "experiments/inputs/parallel.hpp"
 #include "experiments/record/provenance/provenance.hpp"
+#include "gpu/baselines/ceilings.hpp"
 #include "gpu/execution/executor.hpp"
 #include "reference/tensors/rounding.hpp"
 
@@ -66,6 +67,14 @@ public:
     bool is_root() const override { return team_->is_root(); }
 
     bool agree(bool root_says) override { return team_->agree(root_says); }
+
+    bool draws_inputs() const override { return true; }
+
+    std::optional<double> memory_read_rate() override {
+        if (devices_.empty()) return std::nullopt;  // this process has no rank
+        const gpu::DeviceScope scope(0);
+        return gpu::read_bytes_per_second();
+    }
 
     void add_provenance(Provenance& provenance) const override { add_cuda_provenance(provenance); }
 

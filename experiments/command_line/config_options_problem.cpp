@@ -47,16 +47,27 @@ void add_tokens(Options& options, Config& config, const Experiment& experiment) 
 }
 
 void add_growth(Options& options, Config& config) {
-    options.add(
-        {.name = "sequences",
-         .value = "N",
-         .help = "number of sequences that grow together; sequence s, counted from 0, starts with (N-s)/N of --tokens",
-         .target = &config.decoding.sequences,
-         .low = 1,
-         .high = 4096});
+    options.add({.name = "sequences",
+                 .value = "N",
+                 .help = "numbers of sequences that grow together",
+                 .target = &config.sweep.sequences,
+                 .low = 1,
+                 .high = 4096});
+    options.add({.name = "lengths",
+                 .value = "NAME",
+                 .help = "lengths of the sequences before they grow: falling (sequence s of N, counted from 0, has "
+                         "(N-s)/N of --tokens) or equal (each has --tokens)",
+                 .target = &config.decoding.lengths});
+    options.add({.name = "rows",
+                 .value = "N",
+                 .help = "tokens that a step appends to each sequence, and query rows of the sequence: more than 1 as "
+                         "in speculative decoding. Each row sees the tokens up to its own",
+                 .target = &config.sweep.queries,
+                 .low = 1,
+                 .high = 256});
     options.add({.name = "steps",
                  .value = "N",
-                 .help = "tokens appended to each sequence, one at a time",
+                 .help = "steps, one after another; each appends --rows tokens to each sequence",
                  .target = &config.decoding.steps,
                  .low = 1,
                  .high = 100000});

@@ -93,6 +93,7 @@ std::vector<std::int64_t> sequence_lengths(const SweepConfig& sweep, int ranks, 
 std::string Case::name() const {
     std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, schedule);
     if (queries > 0) name += fmt::format(" Q={}", queries);
+    if (sequences > 1) name += fmt::format(" N={}", sequences);
     for (const auto& part : {policy, input_name.empty() ? input : input_name})
         if (!part.empty()) name += " " + part;
     std::replace(name.begin(), name.end(), '/', '_');  // '/' would make a path in the record
@@ -106,15 +107,17 @@ std::vector<Case> all_cases(const SweepConfig& sweep, const std::vector<std::str
     std::vector<Case> cases;
     for (const auto& mask : sweep.masks)
         for (std::size_t size = 0; size < sizes; ++size)
-            for (const auto& input : or_none(sweep.inputs))
-                for (const auto ranks : sweep.ranks)
-                    for (const auto& schedule : sweep.schedules)
-                        for (const auto queries : sweep.queries.empty() ? std::vector<std::int64_t>{0} : sweep.queries)
-                            for (const auto& policy : or_none(sweep.policies))
-                                for (const auto& layout : for_machines(sweep.layouts, machines))
-                                    cases.push_back({input, mask, layout, schedule, policy, ranks,
-                                                     sequence_lengths(sweep, ranks, input_tokens)[size], queries,
-                                                     names_of_inputs[input], sweep.pad});
+            for (const auto sequences : sweep.sequences.empty() ? std::vector{1} : sweep.sequences)
+                for (const auto& input : or_none(sweep.inputs))
+                    for (const auto ranks : sweep.ranks)
+                        for (const auto& schedule : sweep.schedules)
+                            for (const auto queries :
+                                 sweep.queries.empty() ? std::vector<std::int64_t>{0} : sweep.queries)
+                                for (const auto& policy : or_none(sweep.policies))
+                                    for (const auto& layout : for_machines(sweep.layouts, machines))
+                                        cases.push_back({input, mask, layout, schedule, policy, ranks,
+                                                         sequence_lengths(sweep, ranks, input_tokens)[size], queries,
+                                                         names_of_inputs[input], sweep.pad, sequences});
     std::set<std::string> names;
     for (const auto& one : cases)
         require(names.insert(one.name()).second, "the case '{}' occurs twice; give each layout, mask and size once",

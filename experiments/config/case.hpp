@@ -14,6 +14,7 @@ struct SweepConfig {
     std::vector<std::int64_t> tokens;           ///< of the whole sequence; empty: as many as the input has
     std::vector<std::int64_t> tokens_per_rank;  ///< instead of tokens
     std::vector<std::int64_t> queries;  ///< number of last tokens of every sequence that have a query row; 0: all
+    std::vector<int> sequences;         ///< that grow together, in decoding
     std::vector<std::string> inputs;    ///< "real", a generator's name, or an HDF5 file
     std::vector<std::string> layouts, masks, schedules;
     std::vector<int> ranks;
@@ -30,15 +31,16 @@ struct Case {
     std::int64_t queries = 0;     ///< number of last tokens of every sequence that have a query row; 0: all
     std::string input_name = {};  ///< a file's name without folders, and a number if several have the same name
     bool pad = false;             ///< round tokens up to what the layout divides
+    int sequences = 1;            ///< that grow together, in decoding
 
     /// "causal zigzag P=8 S=2048 ring carry real": unique within an experiment, the name of the run in the record.
     std::string name() const;
 };
 
-/// The product of all lists: by mask, tokens, input, ranks, schedule, policy and last by layout, so that layouts to be
-/// compared stand side by side and an input and its fp64 reference serve many cases in a row. Lists an experiment has
-/// no use for may be empty. The layout "planned" is made for each of the `machines`, if there are any. `input_tokens`
-/// are used where the user gave none.
+/// The product of all lists: by mask, tokens, sequences, input, ranks, schedule, policy and last by layout, so that
+/// layouts to be compared stand side by side and an input and its fp64 reference serve many cases in a row. Lists an
+/// experiment has no use for may be empty. The layout "planned" is made for each of the `machines`, if there are any.
+/// `input_tokens` are used where the user gave none.
 std::vector<Case> all_cases(const SweepConfig& sweep, const std::vector<std::string>& machines,
                             std::int64_t input_tokens);
 

@@ -52,8 +52,8 @@ struct PackingConfig {
 
 /// How sequences grow in `decode`.
 struct DecodingConfig {
-    int sequences = 1;
-    int steps = 2;  ///< tokens appended to each
+    std::string lengths = "falling";  ///< of the sequences: falling or equal, see lengths_of()
+    int steps = 2;                    ///< each appends as many tokens to a sequence as it has query rows
 };
 
 /// The model whose layers `model_stack` looks at.

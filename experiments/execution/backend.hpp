@@ -14,6 +14,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +48,12 @@ public:
 
     /// Returns on every process what the root process gave as `root_says`. All processes call it.
     virtual bool agree(bool root_says) = 0;
+
+    /// Whether run() may be given no inputs. Then it draws its own, with which passes are timed but not judged.
+    virtual bool draws_inputs() const { return false; }
+
+    /// Bytes per second at which a device reads its memory, measured anew; none where that is not known.
+    virtual std::optional<double> memory_read_rate() { return std::nullopt; }
 
     /// Executes both passes `repeats` times: [repeat][replica], from one input per replica; no replicas on processes
     /// that are not root.

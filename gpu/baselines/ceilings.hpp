@@ -28,6 +28,9 @@ private:
     std::string why_not_;
 };
 
+/// Rate at which a kernel reads 1 GiB of the current device's memory.
+double read_bytes_per_second();
+
 /// Samples of one way to move bytes, while every device sends to its right neighbour at the same time.
 struct LinkSamples {
     std::string transport;        ///< "copy", "nccl"

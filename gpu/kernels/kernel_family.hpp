@@ -47,7 +47,7 @@ struct WorkListOptions {
 /// The query rows of a work list.
 struct WorkListRows {
     std::int64_t tokens = 0;
-    double per_key = 0;  ///< how many of them see a key, on average
+    double per_key = 0;  ///< how many of them see a key that any of them sees, on average
 };
 
 /// How a family wants the work list of a launch to be made.

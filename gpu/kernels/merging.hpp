@@ -14,6 +14,7 @@ struct RowsMessage {
     std::size_t bytes = 0, rows = 1;
     std::size_t from_pitch = 0, to_pitch = 0;
     std::uint32_t* flag = nullptr;
+    std::uint32_t* parts_done = nullptr;  ///< in own memory: a counter that is 0 between launches
 };
 
 /// Rows of another rank that a launch attends to.
@@ -36,7 +37,7 @@ struct ArrivingResult {
 
 /// A rank's whole forward pass in one launch, which runs at the same time as the launches of its peers: it sends its
 /// own rows, attends to the rows of peers and sends the results, attends to its own rows, and merges the results of
-/// peers into the own one in the order of `arriving`. All attends are to the same keys.
+/// peers into the own one, an o in fp32, in the order of `arriving`. All attends are to the same keys.
 ///
 /// Flags are four bytes that have the number of the launch that set them last. Launches of a rank have ascending
 /// numbers from 1, and all ranks make their launches of one number together. Nothing else orders launches of different
@@ -50,6 +51,8 @@ struct MergingArgs {
     ConstView q = {};
     ForwardResult result = {};
     std::span<const ArrivingResult> arriving = {};
+    std::uint32_t* own_done = nullptr;  ///< in own memory: a counter that is 0 between launches, ...
+    std::uint32_t* own_flag = nullptr;  ///< ... and a flag that no peer sets
 
     /// Ranks that have such a launch on this device at the same time. If there are several, their thread blocks must
     /// all fit on the device, because they wait for each other.

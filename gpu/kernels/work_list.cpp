@@ -257,7 +257,9 @@ namespace {
 
 double rows_per_key(const Mask& mask, const RowBounds& rows, const KeyPositions& keys) {
     const auto pairs = layouts::visible_pairs(mask, rows.runs(), layouts::KeyCounter(keys.runs()));
-    return static_cast<double>(pairs) / static_cast<double>(std::max<std::int64_t>(1, keys.tokens()));
+    std::int64_t seen = 0;
+    for (const auto& range : layouts::seen_keys(mask, rows.runs(), keys.runs(), 1)) seen += range.size();
+    return static_cast<double>(pairs) / static_cast<double>(std::max<std::int64_t>(1, seen));
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ MergingPass::MergingPass(const layouts::Schedule& schedule, const layouts::Progr
     }
     is_possible_ = one_piece_each && options.family.can_merge(shape_, work, maps_.size() - 1, options.ranks_on_device);
     if (!is_possible_) return;
-    counters_ = uploaded(std::vector<std::uint32_t>(maps_.size()));
+    counters_ = uploaded(std::vector<std::uint32_t>(2 * maps_.size() + 2));
     late_ = uploaded(std::vector<std::uint32_t>(1));
     RINGLAB_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reported_), sizeof(*reported_), cudaHostAllocMapped));
     *reported_ = 0;
@@ -88,7 +88,8 @@ void MergingPass::connect(const std::function<char*(int)>& memory_of) {
                                  .rows = piece.rows,
                                  .from_pitch = piece.from_pitch,
                                  .to_pitch = piece.to_pitch,
-                                 .flag = flag_at_peer});
+                                 .flag = flag_at_peer,
+                                 .parts_done = counters_.as<std::uint32_t>() + maps_.size() + messages_.size()});
         } else if (op.pool == Pool::q) {
             const auto which = other_of(op.part.block);
             others_[which].q = memory_.view(memory_.place(instruction, Pool::q));
@@ -122,6 +123,8 @@ void MergingPass::launch(std::uint32_t number, const ForwardResult& result, cuda
                                       .q = memory_.view(memory_.own(Pool::q)),
                                       .result = result,
                                       .arriving = arriving_,
+                                      .own_done = counters_.as<std::uint32_t>() + 2 * maps_.size(),
+                                      .own_flag = counters_.as<std::uint32_t>() + 2 * maps_.size() + 1,
                                       .ranks_on_device = options_.ranks_on_device,
                                       .number = number,
                                       .most_wait = options_.most_wait,

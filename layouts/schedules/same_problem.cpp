@@ -12,7 +12,8 @@ void require_same_problem(const Schedule& forward, const Schedule& backward) {
                               a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
                               a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
                               a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
-                              forward.keeps(Pool::kv) == backward.keeps(Pool::kv);
+                              forward.keeps(Pool::kv) == backward.keeps(Pool::kv) &&
+                              forward.options().keeps_rows_together == backward.options().keeps_rows_together;
     require(same_problem, "the forward and the backward schedule have different problems; they must be the same");
     bool same_layout = forward.ranks() == backward.ranks();
     for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)

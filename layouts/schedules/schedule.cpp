@@ -33,7 +33,10 @@ Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions op
         blocks_.push_back({{}, layout_.shard_tokens(owner), KeyCounter(layout_.shard(owner))});
     if (problem_.queries.empty()) return;
     first_row_block_ = ranks();
-    for (int owner = 0; owner < ranks(); ++owner) add_block(intersect_runs(layout_.shard(owner), problem_.queries));
+    if (options_.keeps_rows_together)
+        add_blocks_of_whole_intervals();
+    else
+        for (int owner = 0; owner < ranks(); ++owner) add_block(intersect_runs(layout_.shard(owner), problem_.queries));
 }
 
 std::string Schedule::lane_name(Lane lane) const {
@@ -143,6 +146,14 @@ void Schedule::add_slots(Pool pool, int count, int heads, std::int64_t tokens, D
 
 void Schedule::add_slots(Pool pool, int count, int heads, std::int64_t tokens) {
     add_slots(pool, count, heads, tokens, dtype(pool, 0));
+}
+
+void Schedule::add_blocks_of_whole_intervals() {
+    std::vector<std::vector<Run>> rows(static_cast<std::size_t>(ranks()));
+    for (const auto& interval : problem_.queries)
+        rows[static_cast<std::size_t>(layout_.owner_of(interval.end - 1).rank)].push_back(
+            {interval.begin, 1, interval.size()});
+    for (auto& runs : rows) add_block(std::move(runs));
 }
 
 int Schedule::add_block(std::vector<Run> runs) {

@@ -27,6 +27,9 @@ struct ScheduleOptions {
     Pass pass = Pass::forward;
     Accumulation accumulation = Accumulation::carry;
     DType gradient_dtype = DType::fp32;  ///< of dK and dV in messages
+    /// Query rows of one interval of Problem::queries all belong to the owner of the interval's last position, instead
+    /// of each row to the owner of its own position. A rank then reads the keys of a sequence for one owner only.
+    bool keeps_rows_together = false;
 };
 
 /// Equal scratch slots that a schedule needs on every rank. The scratch slots of a pool are numbered from 1, group
@@ -192,6 +195,7 @@ private:
         KeyCounter keys;
     };
 
+    void add_blocks_of_whole_intervals();
     Op operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read,
                              int source) const;
 

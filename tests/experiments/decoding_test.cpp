@@ -17,19 +17,18 @@ namespace {
 
 namespace data = boost::unit_test::data;
 
-// 61, 40 and 20 tokens: none of them divides among 4 ranks, and each crosses their borders.
-Config three_sequences(const char* arithmetic) {
+Config with_arithmetic(const char* arithmetic, int steps = 9) {
     Config config;
-    config.decoding.sequences = 3;
-    config.decoding.steps = 9;
+    config.decoding.steps = steps;
     config.problem.heads = "4:2";
     config.problem.head_dim = 16;
     config.problem.arithmetic = arithmetic;
     return config;
 }
 
-Case decoded(const std::string& layout, const std::string& algorithm, const std::string& policy = "") {
-    return {"normal", "causal", layout, algorithm, policy, 4, 61, 1};
+// 61, 40 and 20 tokens: none of them divides among 4 ranks, and each crosses their borders.
+Case decoded(const std::string& layout, const std::string& algorithm, const std::string& policy = "", int rows = 1) {
+    return {"normal", "causal", layout, algorithm, policy, 4, 61, rows, {}, false, 3};
 }
 
 reference::CpuRun run_forward(const Plan& plan, const reference::Inputs& inputs, bool round_running_output = false) {
@@ -48,6 +47,11 @@ double over_tolerance(Decoding& decoding, const Plan& plan, int step, bool round
                     reference::deviation("lse", measured.lse, expected.lse).relative_rms / allowed.relative_rms[2]);
 }
 
+Decoding three_sequences(const char* arithmetic) {
+    const auto config = with_arithmetic(arithmetic);
+    return {config.problem, config.decoding, decoded("", ""), Decoding::Values::made};
+}
+
 const ringlab::tests::Names decode_layouts(ringlab::tests::layout_examples);
 const ringlab::tests::Names decode_schedules([] {
     return ringlab::tests::schedules_for({.query_heads = 4, .kv_heads = 2}, {4});
@@ -60,19 +64,40 @@ BOOST_AUTO_TEST_SUITE(decoding)
 BOOST_DATA_TEST_CASE(every_new_token_sees_its_own_sequence_and_nothing_else,
                      data::make(decode_layouts) * data::make(decode_schedules), layout, schedule) {
     if (!ringlab::tests::runs_in_this_build(8)) return;
-    const auto config = three_sequences("fp64");
-    Decoding decoding(config.problem, config.decoding, 61);
+    auto decoding = three_sequences("fp64");
     BOOST_TEST(decoding.lengths() == (std::vector<std::int64_t>{61, 40, 20}), boost::test_tools::per_element());
-    for (int step = 0; step < config.decoding.steps; ++step) {
+    for (int step = 0; step < 9; ++step) {
         decoding.append(step);
         BOOST_TEST(over_tolerance(decoding, decoding.plan(decoded(layout, schedule), step), step) <= 1);
     }
 }
 
+// As in speculative decoding: three rows of each sequence, which one rank has although their tokens lie on several.
+BOOST_DATA_TEST_CASE(several_new_tokens_see_their_own_sequence_up_to_themselves,
+                     data::make(decode_layouts) * data::make(decode_schedules), layout, schedule) {
+    if (!ringlab::tests::runs_in_this_build(8)) return;
+    const auto config = with_arithmetic("fp64", 3);
+    const auto which = decoded(layout, schedule, "", 3);
+    Decoding decoding(config.problem, config.decoding, which, Decoding::Values::made);
+    for (int step = 0; step < 3; ++step) {
+        decoding.append(step);
+        const auto plan = decoding.plan(which, step);
+        BOOST_TEST(over_tolerance(decoding, plan, step) <= 1);
+        for (int rank = 0; rank < 4; ++rank) BOOST_TEST(plan.forward->row_positions(rank).size() % 3 == 0u);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(lengths_fall_or_are_equal) {
+    BOOST_TEST(lengths_of(10, 2, "falling") == (std::vector<std::int64_t>{10, 5}), boost::test_tools::per_element());
+    BOOST_TEST(lengths_of(10, 2, "equal") == (std::vector<std::int64_t>{10, 10}), boost::test_tools::per_element());
+    BOOST_CHECK_THROW(lengths_of(10, 2, "rising"), std::exception);
+    BOOST_CHECK_THROW(lengths_of(1, 2, "falling"), std::exception);
+}
+
 BOOST_DATA_TEST_CASE(policies_of_16_bits_stay_within_what_their_roundings_leave,
                      data::make({"carry", "partials", "running"}) * data::make({"merge", "merge:tree", "pass-q"}),
                      policy, schedule) {
-    Decoding decoding(three_sequences("bf16").problem, three_sequences("bf16").decoding, 61);
+    auto decoding = three_sequences("bf16");
     decoding.append(0);
     const auto plan = decoding.plan(decoded("zigzag", schedule, policy), 0);
     BOOST_TEST(over_tolerance(decoding, plan, 0, std::string(policy) == "running") <= 1);
@@ -81,7 +106,7 @@ BOOST_DATA_TEST_CASE(policies_of_16_bits_stay_within_what_their_roundings_leave,
 // The newest token taken for one earlier, as where its position is counted on one rank; and one that looks at places
 // that hold nothing yet.
 BOOST_DATA_TEST_CASE(a_position_off_by_one_is_caught, data::make(decode_layouts) * data::make({-1, 1}), layout, by) {
-    Decoding decoding(three_sequences("fp64").problem, three_sequences("fp64").decoding, 61);
+    auto decoding = three_sequences("fp64");
     decoding.append(0);
     auto plan = decoding.plan(decoded(layout, "merge"), 0);
     auto problem = plan.problem;
@@ -95,11 +120,11 @@ BOOST_DATA_TEST_CASE(a_position_off_by_one_is_caught, data::make(decode_layouts)
 
 // What an appended token wrote would not be seen if it went to another place than its own.
 BOOST_AUTO_TEST_CASE(a_token_that_was_never_written_is_caught) {
-    Decoding decoding(three_sequences("fp64").problem, three_sequences("fp64").decoding, 61);
+    auto decoding = three_sequences("fp64");
     decoding.append(1);  // and not step 0 before it
     const auto plan = decoding.plan(decoded("zigzag", "merge:tree"), 1);
     const auto measured = run_forward(plan, decoding.inputs()).outputs;
-    Decoding right(three_sequences("fp64").problem, three_sequences("fp64").decoding, 61);
+    auto right = three_sequences("fp64");
     right.append(0);
     right.append(1);
     BOOST_TEST(reference::deviation("o", measured.o, right.expected(1).o).relative_rms > 1e-3);

@@ -169,6 +169,7 @@ Passes make_passes(const RingCase& c) {
     how.schedule = c.schedule;
     how.accumulation = c.accumulation;
     how.gradient_dtype = c.gradient_dtype;
+    how.keeps_rows_together = c.keeps_rows_together;
     Passes passes;
     passes.forward = make_schedule(c.problem, mask, layout, how);
     how.pass = layouts::Pass::backward;

@@ -22,6 +22,7 @@ struct RingCase {
     layouts::Accumulation accumulation = layouts::Accumulation::carry;
     layouts::DType gradient_dtype = layouts::DType::fp32;
     gpu::GpuOptions options = {};  ///< group.ring is set from ranks
+    bool keeps_rows_together = false;
 };
 std::ostream& operator<<(std::ostream& out, const RingCase& c);
 

@@ -7,6 +7,7 @@
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -137,13 +138,18 @@ BOOST_AUTO_TEST_CASE(passes_in_one_launch_agree_with_the_reference) {
     }
 }
 
-// 40 sequences of 24 tokens with 2 rows each: more rows than a work list of the split-KV kernel has otherwise.
+// Sequences of 24 tokens with 3 rows each. The rows of 40 are more than a work list of the split-KV kernel has
+// otherwise. Those of 90 are more than it has of any batch, if one rank has them all. A sequence's rows lie on several
+// ranks or on one.
 BOOST_DATA_TEST_CASE(a_batch_of_sequences_agrees_with_the_reference,
-                     data::make({"merge", "joined-merge"}) * data::make({1, 2, 3}), schedule, ranks) {
-    RingCase c{small_problem(), "causal+documents:24x40", "striped", schedule, ranks};
-    c.problem.tokens = 960;
-    for (std::int64_t sequence = 0; sequence < 40; ++sequence)
-        c.problem.queries.push_back({24 * sequence + 22, 24 * sequence + 24});
+                     data::make({"merge", "joined-merge"}) * data::make({1, 2, 3}) * data::make({40, 90}) *
+                         data::make({false, true}),
+                     schedule, ranks, sequences, together) {
+    RingCase c{small_problem(), fmt::format("causal+documents:24x{}", sequences), "striped", schedule, ranks};
+    c.keeps_rows_together = together;
+    c.problem.tokens = std::int64_t{24} * sequences;
+    for (std::int64_t sequence = 0; sequence < sequences; ++sequence)
+        c.problem.queries.push_back({24 * sequence + 21, 24 * sequence + 24});
     agrees_with_the_reference(c);
     c.options.transport = TransportKind::copy;
     c.options.devices.assign(static_cast<std::size_t>(ranks), 0);

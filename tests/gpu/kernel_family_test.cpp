@@ -78,7 +78,10 @@ BOOST_AUTO_TEST_CASE(few_rows_and_batches_of_sequences_split_the_keys_and_long_s
     BOOST_TEST(!plan(16, 16, 4, layouts::Pass::backward).splits_kv);
     BOOST_TEST(!kernel_family("hopper")->plan({.drops_out = true}, {1, 1}).splits_kv);
     for (const auto& [group, tile_tokens] : {std::pair(1, 16), {3, 5}, {4, 4}, {16, 1}, {128, 1}})
-        BOOST_TEST(plan(1, 1, group).tile.rows == tile_tokens);
+        BOOST_TEST(plan(16, 16, group).tile.rows == tile_tokens);
+    // A work tile has rows of one sequence.
+    for (const auto& [per_key, tile_tokens] : {std::pair(0.3, 1), {1.0, 1}, {1.99, 2}, {2.99, 3}, {4.0, 4}, {9.0, 4}})
+        BOOST_TEST(plan(64, per_key, 4).tile.rows == tile_tokens);
 }
 
 // Two rows, of the first and the last of eight sequences of two key tiles each.

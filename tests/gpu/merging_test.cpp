@@ -25,7 +25,8 @@ namespace data = boost::unit_test::data;
 using gpu::DeviceBuffer;
 using layouts::DType;
 
-constexpr int group = 4, dim = 64, keys = 1000, rows = 2;  // query heads of one kv head; keys and rows of a rank
+// Query heads of one kv head; keys and rows of a rank. Several thread blocks send a rank's rows, which are 17 KB.
+constexpr int group = 12, dim = 64, keys = 1000, rows = 11;
 constexpr int passes = 5;
 constexpr std::size_t elements_of_q = std::size_t{rows} * group * dim;
 
@@ -59,7 +60,7 @@ public:
           o_slots_(elements_of_q * sizeof(float) * static_cast<std::size_t>(ranks)),
           lse_slots_(std::size_t{rows} * group * sizeof(float) * static_cast<std::size_t>(ranks)),
           flags_(gpu::uploaded(std::vector<std::uint32_t>(2 * static_cast<std::size_t>(ranks)))),
-          counters_(gpu::uploaded(std::vector<std::uint32_t>(static_cast<std::size_t>(ranks)))),
+          counters_(gpu::uploaded(std::vector<std::uint32_t>(2 * static_cast<std::size_t>(ranks) + 2))),
           late_(gpu::uploaded(std::vector<std::uint32_t>(1))) {
         const auto mask = layouts::make_mask("full", std::int64_t{keys} * ranks);
         const auto own_keys =
@@ -99,7 +100,8 @@ public:
             messages.push_back({.from = q_[static_cast<std::size_t>(pass)].as<const char>(),
                                 .to = static_cast<char*>(there.q_slot(rank_)),
                                 .bytes = elements_of_q * sizeof(std::uint16_t),
-                                .flag = there.rows_flag(rank_)});
+                                .flag = there.rows_flag(rank_),
+                                .parts_done = counters_.as<std::uint32_t>() + ranks_ + peer});
             others.push_back({.work = work_[static_cast<std::size_t>(peer)].get(),
                               .q = {q_slot(peer), DType::bf16, strides},
                               .rows_flag = rows_flag(peer),
@@ -125,6 +127,8 @@ public:
              .result = {.o = {o_[static_cast<std::size_t>(pass)].data(), DType::fp32, strides},
                         .lse = {lse_[static_cast<std::size_t>(pass)].as<float>(), lse_strides}},
              .arriving = arriving,
+             .own_done = counters_.as<std::uint32_t>() + 2 * ranks_,
+             .own_flag = counters_.as<std::uint32_t>() + 2 * ranks_ + 1,
              .number = static_cast<std::uint32_t>(pass) + 1,
              .most_wait = most_wait_,
              .late = late_.as<std::uint32_t>(),

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace ringlab::gpu::hopper {
@@ -106,6 +107,9 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
                          .message_count = static_cast<int>(args.messages.size()),
                          .other_count = static_cast<int>(args.others.size()),
                          .result_count = static_cast<int>(args.arriving.size()),
+                         .merging_clusters = 0,
+                         .own_done = args.own_done,
+                         .own_flag = args.own_flag,
                          .number = args.number,
                          .late = args.late,
                          .reported = args.reported,
@@ -114,7 +118,7 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
     require_chunks(launch.forward.v, "v");
     if (args.work) launch.rows = split_kv_rows(launch.forward.q, *args.work, launch.forward.work, shape);
     for (std::size_t i = 0; i < args.messages.size(); ++i) {
-        const auto& [from, to, bytes, rows, from_pitch, to_pitch, flag] = args.messages[i];
+        const auto& [from, to, bytes, rows, from_pitch, to_pitch, flag, parts_done] = args.messages[i];
         const auto addresses = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to);
         constexpr std::size_t chunk = 16;
         require((addresses | bytes | from_pitch | to_pitch) % chunk == 0,
@@ -126,7 +130,8 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
                               .rows = static_cast<std::int64_t>(rows),
                               .from_pitch = static_cast<std::int64_t>(from_pitch),
                               .to_pitch = static_cast<std::int64_t>(to_pitch),
-                              .flag = flag};
+                              .flag = flag,
+                              .parts_done = parts_done};
     }
     for (std::size_t i = 0; i < args.others.size(); ++i) {
         const auto& other = args.others[i];
@@ -138,11 +143,23 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
                             .result_flag = other.result_flag,
                             .row_groups_done = other.row_groups_done};
     }
+    require(args.arriving.empty() || (args.result.o.dtype == DType::fp32 && args.result.lse.data),
+            "a launch that merges results of peers keeps its own in the output, so o must be fp32 and lse is needed");
     for (std::size_t i = 0; i < args.arriving.size(); ++i)
         launch.results[i] = {.o = elements(args.arriving[i].o, "an arriving o"),
                              .lse = row_values(args.arriving[i].lse, "an arriving lse"),
                              .flag = args.arriving[i].flag};
     return launch;
+}
+
+/// Enough that each warp merges few rows. On a shared device one, because all blocks must fit.
+int merging_clusters(const MergingLaunch& launch, int blocks, int ranks_on_device) {
+    if (launch.result_count == 0) return 0;
+    if (ranks_on_device > 1) return 1;
+    constexpr int most_blocks = 64, warps = 8;
+    const auto& geometry = launch.forward.geometry;
+    const auto rows = geometry.batch * geometry.query_heads * launch.rows.tokens;
+    return (std::min(most_blocks, (rows + warps - 1) / warps) + blocks - 1) / blocks;
 }
 
 /// sm_90a: bulk copies (TMA) and warpgroup products (WGMMA). Data and strides must be multiples of 16 bytes.
@@ -179,7 +196,9 @@ public:
         const auto dims = dim_class(options.head_dim, options.value_dim);
         if (splits_kv(options, rows)) {
             auto tile = tile_of<SplitKvConfig>(dims);
-            tile.rows = static_cast<int>(split_kv_tile_tokens(options.query_heads_per_kv_head));
+            // Of one sequence only: rows of several would test every key against the mask.
+            const auto of_sequence = std::max(std::int64_t{1}, static_cast<std::int64_t>(std::lround(rows.per_key)));
+            tile.rows = static_cast<int>(std::min(of_sequence, split_kv_tile_tokens(options.query_heads_per_kv_head)));
             return {.tile = tile, .splits_kv = true};
         }
         return {.tile = tile(options.pass, dims),
@@ -217,18 +236,19 @@ public:
             if (!list->splits_kv()) return false;
             row_groups += row_groups_of(list->tiles().items(), *list, shape);
         }
-        return ranks_on_device == 1 || row_groups * ranks_on_device <= sms_of_device();
+        return ranks_on_device == 1 || (row_groups + 1) * ranks_on_device <= sms_of_device();
     }
     void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const override {
         const auto& shape = args.shape;
         require_no_dropout(shape);
-        const auto launch = make_merging_launch(args);
+        auto launch = make_merging_launch(args);
         RowGroupLoad load;
         if (args.work) add_to(load, launch.rows, *args.work);
         for (std::size_t i = 0; i < args.others.size(); ++i) add_to(load, launch.others[i].rows, *args.others[i].work);
         // On a shared device at most half of the SMs in clusters, which do not fit everywhere.
         const bool few = 4 * load.row_groups * args.ranks_on_device <= sms_of_device();
         const int blocks = args.ranks_on_device == 1 ? blocks_per_row_group(load) : few ? 2 : 1;
+        launch.merging_clusters = args.work ? merging_clusters(launch, blocks, args.ranks_on_device) : 0;
         for_dim_class(dim_class(shape.head_dim, shape.value_dim),
                       [&]<DimClass dims>() { launch_split_kv<dims>(launch, blocks, shape.dtype, stream); });
     }

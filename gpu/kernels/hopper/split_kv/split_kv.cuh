@@ -15,8 +15,8 @@
 // read the kv head, 16 of them in a row group. At the end the warps of a block merge their (o, m, l) in shared memory,
 // and the blocks of a cluster in distributed shared memory, where a carry counts as one more partial result.
 //
-// A MergingLaunch does a rank's whole pass, see MergingArgs: its first row groups are of other ranks' rows. At the end
-// of the own rows each peer's result counts as one more partial result, in a fixed order.
+// A MergingLaunch does a rank's whole pass, see MergingArgs: its first row groups are of other ranks' rows, and its
+// last thread blocks merge the peers' results into the own one.
 
 namespace ringlab::gpu::hopper {
 
@@ -50,11 +50,12 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     constexpr int rows = Config::rows, warps = Config::warps, threads = warps * 32, o_tiles = Config::value / 8;
     constexpr int k_bytes = Config::warp_keys * Config::head * 2, v_bytes = Config::warp_keys * Config::value * 2;
     constexpr int stage_bytes = k_bytes + v_bytes;
+    constexpr int most_blocks = 8;  // of a cluster
 
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ float warp_m[warps][rows], warp_l[warps][rows];
-    __shared__ float block_m[rows], block_l[rows];               // what other blocks of the cluster read
-    __shared__ float weight[9][rows], all_m[rows], all_l[rows];  // of each block, and of the carry
+    __shared__ float block_m[rows], block_l[rows];                             // what other blocks of the cluster read
+    __shared__ float weight[most_blocks + 1][rows], all_m[rows], all_l[rows];  // of each block, and of the carry
 
     const ForwardParams& params = launch.forward;
     const Geometry& geometry = params.geometry;
@@ -67,6 +68,8 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         while (other < launch.other_count && group >= launch.others[other].rows.row_groups)
             group -= launch.others[other++].rows.row_groups;
         own = other == launch.other_count;
+        if (own && group >= launch.rows.row_groups)
+            return merge_rows(launch, (group - launch.rows.row_groups) * blocks + block);
     }
     const SplitKvRows& source = [&]() -> const SplitKvRows& {
         if constexpr (merges)
@@ -247,21 +250,6 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
 
     // 3. The blocks' results become the rows'. Each block merges its share of the columns.
     sync_cluster();
-    if constexpr (merges)
-        if (own) await_results(launch);
-    const int results = [&] {
-        if constexpr (merges)
-            if (own) return launch.result_count;
-        return 0;
-    }();
-    constexpr float log2_e = 1.4426950408889634f;
-    // A peer's result is normalised: its l is 1, and its m is lse in units of log2.
-    const auto peer_m = [&](int peer, const GroupRow& at) {
-        if constexpr (merges)
-            return value_of(launch.results[peer].lse, batch, at.token, at.head) * log2_e;
-        else
-            return minus_infinity();
-    };
     if (threadIdx.x < rows) {
         const int row = static_cast<int>(threadIdx.x);
         const auto at = row_of_group(row);
@@ -271,18 +259,23 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         const bool carried = !params.first && at.exists;
         const float carry_m = carried ? value_of(params.carry_m, batch, at.token, at.head) : minus_infinity();
         const float carry_l = carried ? value_of(params.carry_l, batch, at.token, at.head) : 0.0f;
-        const int peers = at.exists ? results : 0;
         float largest = carry_m;
-        for (int b = 0; b < blocks; ++b) largest = fmaxf(largest, of_block(&block_m[row], b));
-        for (int p = 0; p < peers; ++p) largest = fmaxf(largest, peer_m(p, at));
-        const float offset = offset_of(largest);
-        weight[8][row] = exp2_fast(carry_m - offset);
-        float sum = weight[8][row] * carry_l;
-        for (int b = 0; b < blocks; ++b) {
-            weight[b][row] = exp2_fast(of_block(&block_m[row], b) - offset);
-            sum += weight[b][row] * of_block(&block_l[row], b);
+        // Unrolled, so that the loads from other blocks' memory are under way together.
+        float m_of[most_blocks], l_of[most_blocks];
+#pragma unroll
+        for (int b = 0; b < most_blocks; ++b) {
+            m_of[b] = b < blocks ? of_block(&block_m[row], b) : minus_infinity();
+            l_of[b] = b < blocks ? of_block(&block_l[row], b) : 0.0f;
+            largest = fmaxf(largest, m_of[b]);
         }
-        for (int p = 0; p < peers; ++p) sum += exp2_fast(peer_m(p, at) - offset);
+        const float offset = offset_of(largest);
+        weight[most_blocks][row] = exp2_fast(carry_m - offset);
+        float sum = weight[most_blocks][row] * carry_l;
+#pragma unroll
+        for (int b = 0; b < most_blocks; ++b) {
+            weight[b][row] = exp2_fast(m_of[b] - offset);
+            sum += weight[b][row] * l_of[b];
+        }
         all_m[row] = largest;
         all_l[row] = sum;
     }
@@ -297,7 +290,9 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
             sum.x += share * some.x;
             sum.y += share * some.y;
         };
-        for (int b = 0; b < blocks; ++b) {
+#pragma unroll
+        for (int b = 0; b < most_blocks; ++b) {
+            if (b >= blocks) break;
             const auto from = shared_of_block(shared_address(sums + row * Config::value + column), b);
             add(weight[b][row], make_float2(load_of_block(from), load_of_block(from + 4)));
         }
@@ -307,17 +302,13 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         };
         const float inverse = all_l[row] > 0 ? 1.0f / all_l[row] : 0.0f;
         if constexpr (merges) {
-            for (int p = 0; p < results; ++p) {
-                const auto& o = launch.results[p].o;
-                add(exp2_fast(peer_m(p, at) - offset_of(all_m[row])), load_pair(o, index_in(o), count));
-            }
             if (!own) {
                 const auto& o = launch.others[other].o;
                 store_pair(o, index_in(o), sum.x * inverse, sum.y * inverse, count);
                 continue;
             }
         }
-        if (!params.first) add(weight[8][row], load_pair(params.carry_o, index_in(params.carry_o), count));
+        if (!params.first) add(weight[most_blocks][row], load_pair(params.carry_o, index_in(params.carry_o), count));
         if (!params.last) {
             store_pair(params.carry_o, index_in(params.carry_o), sum.x, sum.y, count);
             continue;
@@ -343,7 +334,7 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     if constexpr (merges) store_statistics();
     sync_cluster();  // nobody reads another block's shared memory, or the carry's m and l, any more
     if constexpr (merges) {
-        if (!own && block == 0 && threadIdx.x == 0) end_row_group(launch, other);
+        if (block == 0 && threadIdx.x == 0) own ? end_own_row_group(launch) : end_row_group(launch, other);
     } else {
         store_statistics();
     }
@@ -357,6 +348,7 @@ void launch_split_kv(const Launch& launch, int blocks, DType dtype, cudaStream_t
     int row_groups = launch.rows.row_groups;
     if constexpr (std::is_same_v<Launch, MergingLaunch>)
         for (int i = 0; i < launch.other_count; ++i) row_groups += launch.others[i].rows.row_groups;
+    if constexpr (std::is_same_v<Launch, MergingLaunch>) row_groups += launch.merging_clusters;
     if (row_groups == 0) return;
     launch_in_clusters(
         dtype == DType::bf16 ? split_kv_kernel<__nv_bfloat16, dims, Launch> : split_kv_kernel<__half, dims, Launch>,

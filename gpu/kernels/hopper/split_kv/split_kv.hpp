@@ -48,6 +48,7 @@ struct MergingLaunch {
         char* to;
         std::int64_t bytes, rows, from_pitch, to_pitch;
         std::uint32_t* flag;
+        std::uint32_t* parts_done;
     };
     struct Other {
         SplitKvRows rows;
@@ -69,7 +70,10 @@ struct MergingLaunch {
     Other others[most_peers];
     Result results[most_peers];
     int message_count, other_count, result_count;
-    std::uint32_t number;  // of the launch: the value of all flags
+    int merging_clusters;     // at the end of the grid: see merge_rows()
+    std::uint32_t* own_done;  // row groups of the own rows, 0 between launches
+    std::uint32_t* own_flag;  // set when all of them are done
+    std::uint32_t number;     // of the launch: the value of all flags
     std::uint32_t* late;
     std::uint32_t* reported;
     std::uint64_t most_nanoseconds;

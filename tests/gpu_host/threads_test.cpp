@@ -65,25 +65,39 @@ private:
     int rank_;
 };
 
-/// A transport that is late with the first message it receives, and for ever with the next ones.
-class SlowTransport : public Transport {
+class WrappedTransport : public Transport {
 public:
-    SlowTransport(std::unique_ptr<Transport> real, Clock::duration late) : real_(std::move(real)), late_(late) {}
+    explicit WrappedTransport(std::unique_ptr<Transport> real) : real_(std::move(real)) {}
 
     void post_receive(const Message& message, cudaStream_t stream) override { real_->post_receive(message, stream); }
-    bool can_complete_receive(const Message&) const override { return received_ == 0 && Clock::now() > begin_ + late_; }
+    bool can_complete_receive(const Message& message) const override { return real_->can_complete_receive(message); }
     void complete_receive(const Message& message, cudaStream_t stream) override {
         real_->complete_receive(message, stream);
-        ++received_;
     }
     bool can_send(const Message& message) const override { return real_->can_send(message); }
     void send(const Message& message, cudaStream_t stream) override { real_->send(message, stream); }
     void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
+    char* memory_of(int rank) override { return real_->memory_of(rank); }
     void disconnect() override { real_->disconnect(); }
     void abort() noexcept override { real_->abort(); }
 
 private:
     std::unique_ptr<Transport> real_;
+};
+
+/// A transport that is late with the first message it receives, and for ever with the next ones.
+class SlowTransport : public WrappedTransport {
+public:
+    SlowTransport(std::unique_ptr<Transport> real, Clock::duration late)
+        : WrappedTransport(std::move(real)), late_(late) {}
+
+    bool can_complete_receive(const Message&) const override { return received_ == 0 && Clock::now() > begin_ + late_; }
+    void complete_receive(const Message& message, cudaStream_t stream) override {
+        WrappedTransport::complete_receive(message, stream);
+        ++received_;
+    }
+
+private:
     Clock::duration late_;
     Clock::time_point begin_ = Clock::now();
     int received_ = 0;
@@ -145,31 +159,17 @@ public:
     }
 
 private:
-    class Counting : public Transport {
+    class Counting : public WrappedTransport {
     public:
-        Counting(std::unique_ptr<Transport> real, Counts& counts) : real_(std::move(real)), counts_(counts) {}
-        void post_receive(const Message& message, cudaStream_t stream) override {
-            real_->post_receive(message, stream);
-        }
-        bool can_complete_receive(const Message& message) const override {
-            return real_->can_complete_receive(message);
-        }
-        void complete_receive(const Message& message, cudaStream_t stream) override {
-            real_->complete_receive(message, stream);
-        }
-        bool can_send(const Message& message) const override { return real_->can_send(message); }
+        Counting(std::unique_ptr<Transport> real, Counts& counts)
+            : WrappedTransport(std::move(real)), counts_(counts) {}
         void send(const Message& message, cudaStream_t stream) override {
             ++counts_.sent;
             counts_.flagged += message.has_arrival_flag;
-            real_->send(message, stream);
+            WrappedTransport::send(message, stream);
         }
-        void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
-        char* memory_of(int rank) override { return real_->memory_of(rank); }
-        void disconnect() override { real_->disconnect(); }
-        void abort() noexcept override { real_->abort(); }
 
     private:
-        std::unique_ptr<Transport> real_;
         Counts& counts_;
     };
 

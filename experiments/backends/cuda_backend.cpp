@@ -131,9 +131,9 @@ private:
         ProcessCard own{version_text(), {}};
         for (const auto& device : devices_) own.gpus.push_back(device.bus_id);
         require(options_.transport != gpu::TransportKind::copy || hosts.size() == 1,
-                "--transport copy: copy engines reach the GPUs of one host, ranks are on {}; say --transport nccl",
+                "--transport copy: copy engines reach the GPUs of one host, ranks are on {}; say --transport mixed",
                 hosts_text(hosts));
-        require_gpus(exchange(session, own), hosts, options_.transport == gpu::TransportKind::nccl);
+        require_gpus(exchange(session, own), hosts, options_.transport != gpu::TransportKind::copy);
     }
 
     gpu::TransportKind choose_transport(const std::string& asked, bool mpi) const {
@@ -142,15 +142,15 @@ private:
         // A single rank has nobody to send to.
         if (!mpi && world == 1) return TransportKind::loopback;
         if (asked == "auto" && mpi)
-            return processes::Session::current().hosts().size() > 1 ? TransportKind::nccl : TransportKind::copy;
+            return processes::Session::current().hosts().size() > 1 ? TransportKind::mixed : TransportKind::copy;
         if (asked == "auto") return present >= world ? TransportKind::copy : TransportKind::loopback;
         require(asked != "loopback" || !mpi,
-                "--transport loopback is for one process; under mpirun say --transport copy or nccl");
+                "--transport loopback is for one process; under mpirun say --transport copy, mixed or nccl");
         if (asked == "loopback") return TransportKind::loopback;
         require(mpi || present >= world,
                 "--transport {}: {} ranks need a GPU each, there {} {}; --transport loopback shares GPUs", asked, world,
                 present == 1 ? "is" : "are", present);
-        return asked == "copy" ? TransportKind::copy : TransportKind::nccl;
+        return gpu::transport_kind(asked);
     }
 
     bool takes_turns() const {
@@ -220,6 +220,8 @@ void add_cuda_provenance(Provenance& provenance) {
     if (cudaDriverGetVersion(&driver) == cudaSuccess) provenance.set("cuda_driver", cuda_version(driver));
     if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) provenance.set("cuda_runtime", cuda_version(runtime));
     provenance.set("nccl", gpu::nccl_version());
+    if (const int ranks = gpu::pretended_ranks_per_host(); ranks > 0)
+        provenance.set("pretended_ranks_per_host", std::to_string(ranks));
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const ExecutionConfig& config, const std::string& arithmetic,

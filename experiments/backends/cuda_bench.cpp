@@ -121,9 +121,7 @@ public:
 private:
     gpu::GpuOptions ring_options(const layouts::RingGroup& group, const std::string& transport) const {
         gpu::GpuOptions options;
-        options.transport = group.world() == 1    ? gpu::TransportKind::loopback
-                            : transport == "nccl" ? gpu::TransportKind::nccl
-                                                  : gpu::TransportKind::copy;
+        options.transport = group.world() == 1 ? gpu::TransportKind::loopback : gpu::transport_kind(transport);
         options.group = group;
         if (!mpi_team_)
             for (int device = 0; device < group.world(); ++device) options.devices.push_back(device);

@@ -84,9 +84,7 @@ public:
     }
 
     std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
-        auto options = options_of(plan, transport == "copy"   ? gpu::TransportKind::copy
-                                        : transport == "nccl" ? gpu::TransportKind::nccl
-                                                              : gpu::TransportKind::loopback);
+        auto options = options_of(plan, gpu::transport_kind(transport));
         // Passes whose operations are timed take longer: the whole is timed without.
         options.timelines = gpu::Timelines::none;
         const auto whole = run(plan, options);

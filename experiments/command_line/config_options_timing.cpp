@@ -71,13 +71,15 @@ void add_timed(Options& options, Config& config, bool rings_alone) {
                  .help = "kernel families that are timed: auto (the fastest that runs), portable, hopper",
                  .target = &config.timing.kernels,
                  .choices = {"auto", "portable", "hopper"}});
-    options.add({.name = "transports",
-                 .value = "NAME",
-                 .help = "transports of rings: copy (copy engines, one host), nccl" +
-                         std::string(rings_alone ? "; with --backend cpu: threads" : ""),
-                 .target = &config.timing.transports,
-                 .choices = rings_alone ? std::vector<std::string>{"copy", "nccl", "threads"}
-                                        : std::vector<std::string>{"copy", "nccl"}});
+    options.add(
+        {.name = "transports",
+         .value = "NAME",
+         .help = "transports of rings: copy (copy engines, one host), nccl, mixed (copy engines inside a host, NCCL "
+                 "between hosts)" +
+                 std::string(rings_alone ? "; with --backend cpu: threads" : ""),
+         .target = &config.timing.transports,
+         .choices = rings_alone ? std::vector<std::string>{"copy", "nccl", "mixed", "threads"}
+                                : std::vector<std::string>{"copy", "nccl", "mixed"}});
     options.add(
         {.name = "beside",
          .value = "NAME",

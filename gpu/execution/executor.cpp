@@ -55,7 +55,8 @@ std::vector<Seat> seat_ranks(const Team& team, const GpuOptions& options) {
         const bool local = team.first_local() <= rank && rank < team.first_local() + team.local_size();
         seats.push_back({rank, rank, local ? device_of(one_process ? rank : on_host) : -1});
     }
-    if (options.transport == TransportKind::nccl && one_process) {
+    const bool may_use_nccl = options.transport == TransportKind::nccl || options.transport == TransportKind::mixed;
+    if (may_use_nccl && one_process) {
         std::set<int> distinct;
         for (const auto& seat : seats) distinct.insert(seat.device);
         require(static_cast<int>(distinct.size()) == world, "NCCL needs a GPU of its own for each of {} ranks", world);
@@ -63,11 +64,41 @@ std::vector<Seat> seat_ranks(const Team& team, const GpuOptions& options) {
     return seats;
 }
 
-FabricFactory fabric_factory(TransportKind kind) {
-    return kind == TransportKind::nccl ? make_nccl_fabric : make_copy_fabric;
+}  // namespace
+
+TransportKind transport_kind(const std::string& name) {
+    using enum TransportKind;
+    for (const auto kind : {loopback, copy, nccl, mixed})
+        if (name == to_string(kind)) return kind;
+    fail("'{}' is no transport; known: loopback, copy, nccl, mixed", name);
 }
 
-}  // namespace
+FabricFactory fabric_factory(TransportKind kind) {
+    if (kind == TransportKind::nccl) return make_nccl_fabric;
+    if (kind == TransportKind::copy || kind == TransportKind::loopback) return make_copy_fabric;
+    return [](Team& team, const FabricOptions& options, const Routes& routes) {
+        return make_mixed_fabric(team, options, routes);
+    };
+}
+
+RankHosts reach_of_copies(TransportKind kind, Team& team, Clock::duration timeout) {
+    if (kind == TransportKind::nccl) return RankHosts::apart(team.size());
+    return kind == TransportKind::mixed ? RankHosts::of_team(team, timeout) : RankHosts();
+}
+
+layouts::Program program_of(const Schedule& schedule, const layouts::RingGroup& group, const RankHosts& hosts) {
+    auto program =
+        layouts::resolve(schedule, hosts.are_several() ? layouts::Fetches::served : layouts::Fetches::one_sided);
+    // A message kernel gets SMs when thread blocks of an attend end. In a backward pass they end now and then. In a
+    // forward pass they take one work tile after another, so a message should begin before the attend does.
+    const auto is_kernel = [&](int rank, int peer) {
+        for (int replica = 0; replica < group.replicas; ++replica)
+            if (!hosts.share(group.global_rank(replica, rank), group.global_rank(replica, peer))) return true;
+        return false;
+    };
+    if (program.pass == Pass::backward && hosts.are_several()) layouts::pace_messages(program, is_kernel);
+    return program;
+}
 
 int team_size(const GpuOptions& options) {
     return options.transport == TransportKind::loopback ? 1 : options.group.world();
@@ -90,20 +121,11 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
             options.warm_up, options.repeats);
 
     const Nvml nvml;
-    Job job{team, forward, backward, inputs, options, {}, seat_ranks(team, options), nvml};
-    const bool served = options.transport == TransportKind::nccl;
-    for (const auto* schedule : {&forward, backward}) {
-        if (schedule)
-            job.programs.push_back(
-                layouts::resolve(*schedule, served ? layouts::Fetches::served : layouts::Fetches::one_sided));
-    }
-    // A message kernel gets SMs when thread blocks of an attend end. In a backward pass they end now and then. In a
-    // forward pass they take one work tile after another, so a message should begin before the attend does.
-    for (auto& program : job.programs) {
-        if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace_messages(program);
-    }
-    const auto fabric = make_fabric(team, {group, options.timeout}, routes_of(group, job.programs));
-    require(fabric->fetches() != served, "the transport and its fabric disagree about who moves fetched blocks");
+    Job job{team, forward, backward, inputs, options, {}, seat_ranks(team, options), nvml, {}};
+    job.hosts = reach_of_copies(options.transport, team, options.timeout);
+    for (const auto* schedule : {&forward, backward})
+        if (schedule) job.programs.push_back(program_of(*schedule, group, job.hosts));
+    const auto fabric = make_fabric(team, {group, options.timeout, job.hosts}, routes_of(group, job.programs));
     // Members are made here and not on their threads, because after an error other members may still use a member's
     // memory.
     std::vector<std::unique_ptr<MemberRun>> members;

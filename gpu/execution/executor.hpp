@@ -6,6 +6,7 @@
 #include "gpu/team/team.hpp"
 #include "gpu/transports/transport.hpp"
 #include "layouts/basics/ring_group.hpp"
+#include "layouts/program/program.hpp"
 #include "layouts/schedules/schedule.hpp"
 #include "layouts/timeline/timeline.hpp"
 
@@ -21,6 +22,7 @@ enum class TransportKind {
     loopback,  ///< copies; one thread issues all ranks, any number of which may share a GPU
     copy,      ///< copy engines with peer access; a thread or process per rank: one host
     nccl,      ///< NCCL send/recv; a thread or process per rank, each with a GPU of its own: any number of hosts
+    mixed,     ///< copy inside a host, nccl between hosts
 };
 
 constexpr const char* to_string(TransportKind kind) {
@@ -28,9 +30,13 @@ constexpr const char* to_string(TransportKind kind) {
         case TransportKind::loopback: return "loopback";
         case TransportKind::copy: return "copy";
         case TransportKind::nccl: return "nccl";
+        case TransportKind::mixed: return "mixed";
     }
     return "?";
 }
+
+/// The kind with this name. Throws Error if there is none.
+TransportKind transport_kind(const std::string& name);
 
 /// In which passes every operation is timed. This takes two events with a time stamp for each operation, which makes
 /// short passes slower.
@@ -107,10 +113,20 @@ std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layo
                         std::span<const HostInputs> inputs, const GpuOptions& options);
 
 /// As above, over a fabric that `make_fabric` makes when the routes are known.
-using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const Routes&)>;
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options,
                         const FabricFactory& make_fabric);
+
+/// The fabric of copy, nccl or mixed.
+FabricFactory fabric_factory(TransportKind kind);
+
+/// Between which ranks copies reach: all for copy and loopback, those of a host for mixed, none for nccl. All members
+/// call it, where they are processes.
+RankHosts reach_of_copies(TransportKind kind, Team& team, Clock::duration timeout);
+
+/// The programs of schedules for ranks between which copies reach as `hosts` says. NCCL cannot read a peer's memory, so
+/// the owners of fetched blocks send them if a ring has several hosts.
+layouts::Program program_of(const layouts::Schedule& schedule, const layouts::RingGroup& group, const RankHosts& hosts);
 
 /// Number of issuing threads of a run in one process.
 int team_size(const GpuOptions& options);

@@ -380,8 +380,10 @@ void Issuer::look() {
 
 void Issuer::abort() noexcept {
     for (auto& rank : ranks_) {
-        if (rank.transport) rank.transport->abort();
+        // Waits for arrival flags first: to abort a communicator of NCCL can take until the device's streams have gone
+        // on.
         if (rank.work) rank.work->give_up();
+        if (rank.transport) rank.transport->abort();
     }
     for (auto& rank : ranks_)
         for (const auto lane : rank.lanes)

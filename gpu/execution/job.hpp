@@ -26,6 +26,7 @@ struct Job {
     std::vector<layouts::Program> programs;  // by pass
     std::vector<Seat> seats;                 // by global rank
     const Nvml& nvml;
+    RankHosts hosts;  // reach_of_copies()
 
     int passes() const { return backward ? 2 : 1; }
 };

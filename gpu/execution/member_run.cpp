@@ -76,17 +76,19 @@ private:
                                 arrival_flags(job_.programs)};
         const auto maps = slot_maps(job_.forward, job_.backward, memory);
         const auto& own = maps[size(ring_rank(rank))];
-        const auto start = launch_start(o.transport, o.group, job_.team, member_, rank.seat.device, patience_of(o));
-        rank.work = std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), programs, maps,
-                                           make_exchange_memory(fabric_, own.bytes(), own.arrival_flag_bytes()),
-                                           RankOptions{.memory = memory,
-                                                       .deterministic = o.deterministic,
-                                                       .check_finite = o.check_finite,
-                                                       .kernels = o.kernels,
-                                                       .fused_start = start.fused,
-                                                       .most_wait = o.timeout,
-                                                       .senders_set_flags = fabric_.senders_set_flags(),
-                                                       .merging_ranks = start.merging_ranks});
+        const auto start =
+            launch_start(o.transport, job_.hosts, o.group, job_.team, member_, rank.seat.device, patience_of(o));
+        rank.work =
+            std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), programs, maps,
+                                   make_exchange_memory(fabric_, own.bytes(), own.arrival_flag_bytes()),
+                                   RankOptions{.memory = memory,
+                                               .deterministic = o.deterministic,
+                                               .check_finite = o.check_finite,
+                                               .kernels = o.kernels,
+                                               .fused_start = start.fused,
+                                               .most_wait = o.timeout,
+                                               .flagged_peers = flagged_peers(fabric_, o.group, rank.seat.global_rank),
+                                               .merging_ranks = start.merging_ranks});
         rank.transport = fabric_.join({member_, rank.seat.global_rank, rank.seat.device, rank.work->exchange_memory()});
         load(rank);
         clocks_.try_emplace(rank.seat.device, job_.team);
@@ -314,10 +316,10 @@ private:
 
 /// A launch may occupy a device while it waits for copies from other devices. It must not occupy it while it waits for
 /// something that needs this device: NCCL's kernels, launches of other ranks, copies inside the device.
-LaunchStart launch_start(TransportKind transport, const layouts::RingGroup& group, Team& team, int member, int device,
-                         Clock::duration timeout) {
+LaunchStart launch_start(TransportKind transport, const RankHosts& hosts, const layouts::RingGroup& group, Team& team,
+                         int member, int device, Clock::duration timeout) {
     const int alone = group.ring == 1 ? 1 : 0;  // such a rank waits for nobody
-    if (transport == TransportKind::nccl) return {FusedStart::local_before, alone};
+    if (hosts.are_several()) return {FusedStart::local_before, alone};
     if (transport == TransportKind::loopback) return {FusedStart::all_arrived, alone};
     std::array<char, 32> bus_id{};
     RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));

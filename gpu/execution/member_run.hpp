@@ -29,9 +29,9 @@ struct LaunchStart {
     FusedStart fused = FusedStart::all_arrived;
     int merging_ranks = 0;  ///< see RankOptions
 };
-/// Called by all members at the same time.
-LaunchStart launch_start(TransportKind transport, const layouts::RingGroup& group, Team& team, int member, int device,
-                         Clock::duration timeout);
+/// Called by all members at the same time. `hosts`: see reach_of_copies().
+LaunchStart launch_start(TransportKind transport, const RankHosts& hosts, const layouts::RingGroup& group, Team& team,
+                         int member, int device, Clock::duration timeout);
 
 /// Lets a forward pass with layouts::Schedule::is_one_launch() run as one launch, if all ranks can. Called by all
 /// members at the same time, when their ranks have joined. A member of a ring of several ranks has one rank.

@@ -128,7 +128,7 @@ void FusedLaunches::add(std::vector<std::size_t> attends, const PassMemory& memo
                 const bool gradient = op(size(before)).pool == Pool::dkv;
                 (gradient ? one.gradient_arrives : one.arrives) = true;
                 // A send that this rank waits for (its slot is written again) sets no flag here: its receiver's is set.
-                if (options_.senders_set_flags && program_.code[size(before)].receives() &&
+                if (options_.flagged_peers.contains(op(size(before)).peer) && program_.code[size(before)].receives() &&
                     program_.code[size(before)].may_arrive_early)
                     (gradient ? one.gradient_flag : one.arrival_flag) =
                         memory.arrival_flag(program_.pass, size(before));

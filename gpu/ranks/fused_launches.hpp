@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <map>
+#include <set>
 
 namespace ringlab::gpu {
 
@@ -42,7 +43,8 @@ public:
         FusedStart start = FusedStart::all_arrived;
         std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a kernel waits for a block
         cudaStream_t give_up_stream = nullptr;                         ///< see FusedOptions
-        bool senders_set_flags = false;  ///< senders of messages that may come early set the receiver's arrival flag
+        /// Ring ranks whose messages that may come early set an arrival flag, see gpu::flagged_peers().
+        std::set<int> flagged_peers;
     };
 
     FusedLaunches(const layouts::Schedule& pass, const layouts::RankProgram& program, const PassMemory& memory,

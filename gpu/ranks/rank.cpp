@@ -97,7 +97,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
     pass.launches = std::make_unique<FusedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
         FusedLaunches::Options{list, options_.fused_start, options_.most_wait, options_.give_up_stream,
-                               options_.senders_set_flags});
+                               options_.flagged_peers});
     memory_use_.work += pass.launches->device_bytes();
     find_rounded_adds(pass);
     build_work_lists(pass);

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -26,7 +27,7 @@ struct RankOptions {
     const KernelFamily* kernels = nullptr;
     FusedStart fused_start = FusedStart::all_arrived;
     std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a launch waits for a block
-    bool senders_set_flags = false;                                ///< see Fabric
+    std::set<int> flagged_peers;                                   ///< see gpu::flagged_peers()
     DeviceMemory* tables = &DeviceMemory::plain();                 ///< of work lists; outlives the rank
     /// Of ranks that share exchange memory: where their passes are counted, and a stream for give_up(). If null, the
     /// rank has its own.
@@ -64,7 +65,8 @@ public:
 
     /// Whether the sender of a message sets an arrival flag, which has the pass's number once the message is there.
     bool has_arrival_flag(layouts::Pass pass, std::size_t index) const {
-        return options_.senders_set_flags && of(pass).program->code[index].may_arrive_early;
+        const auto& instruction = of(pass).program->code[index];
+        return instruction.may_arrive_early && options_.flagged_peers.contains(instruction.op.peer);
     }
     std::uint32_t pass_number() const { return number_; }  ///< of the latest pass
 

@@ -43,14 +43,15 @@ ReadyRing::ReadyRing(Team& team, StreamMemory& memory, const Options& options)
       lanes_(1),
       tables_(memory, lanes_.front()),
       exchange_(team, options),
-      of_plans_{
-          team,
-          exchange_,
-          tables_,
-          options.device,
-          launch_start(options.transport, {.ring = team.size()}, team, rank_, options.device, options.timeout).fused,
-          options.timeout,
-          give_up_stream_} {
+      of_plans_{team,
+                exchange_,
+                tables_,
+                options.device,
+                launch_start(options.transport, exchange_.hosts(), {.ring = team.size()}, team, rank_, options.device,
+                             options.timeout)
+                    .fused,
+                options.timeout,
+                give_up_stream_} {
     require(options.transport != TransportKind::loopback, "a ring of processes has no loopback transport");
     watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
@@ -64,8 +65,7 @@ ReadyRing::~ReadyRing() {
 std::shared_ptr<RingPlan> ReadyRing::make_plan(std::unique_ptr<const layouts::Schedule> forward,
                                                std::unique_ptr<const layouts::Schedule> backward, bool deterministic) {
     const DeviceScope scope(options_.device);
-    auto plan = std::make_shared<RingPlan>(of_plans_, options_.transport, std::move(forward), std::move(backward),
-                                           deterministic);
+    auto plan = std::make_shared<RingPlan>(of_plans_, std::move(forward), std::move(backward), deterministic);
     const auto needs = plan->needs();
     std::unique_lock lock(mutex_);
     begin_call();
@@ -199,8 +199,9 @@ void ReadyRing::wait_for_flights(std::unique_lock<std::mutex>& lock) {
 }
 
 void ReadyRing::release() noexcept {
-    exchange_.transport().abort();
+    // Waits for arrival flags first: to abort a communicator of NCCL can take until the device's streams have gone on.
     for (const auto& flight : flights_) flight.plan->work().give_up();
+    exchange_.transport().abort();
 }
 
 void ReadyRing::watch(const std::stop_token& stop) noexcept {

@@ -47,8 +47,8 @@ void RingExchange::connect(const Needs& needs) {
     ++generation_;
     transport_.reset();
     memory_.reset();
-    const auto make_fabric = options_.transport == TransportKind::nccl ? make_nccl_fabric : make_copy_fabric;
-    fabric_ = make_fabric(team_, {layouts::RingGroup{.ring = team_.size()}, options_.timeout}, needs.routes);
+    fabric_ = fabric_factory(options_.transport)(
+        team_, {layouts::RingGroup{.ring = team_.size()}, options_.timeout, hosts_}, needs.routes);
     team_.together(rank_, options_.timeout,
                    [&] { memory_ = make_exchange_memory(*fabric_, needs.bytes, needs.flags * sizeof(std::uint32_t)); });
     transport_ = fabric_->join({rank_, rank_, options_.device, {memory_.get(), needs.bytes}});

@@ -25,7 +25,13 @@ public:
         Routes routes;
     };
 
-    RingExchange(Team& team, const Options& options) : team_(team), options_(options), rank_(team.first_local()) {}
+    RingExchange(Team& team, const Options& options)
+        : team_(team),
+          options_(options),
+          rank_(team.first_local()),
+          hosts_(reach_of_copies(options.transport, team, options.timeout)) {}
+
+    const RankHosts& hosts() const { return hosts_; }
 
     /// MapOptions::arrival_flags of a plan with so many messages. Flags for meetings follow those of messages.
     std::size_t flags_for(std::size_t arrival_flags) const;
@@ -60,6 +66,7 @@ private:
     Team& team_;
     const Options options_;
     const int rank_;
+    const RankHosts hosts_;
     Needs held_;
     int generation_ = 0;
     std::unique_ptr<Fabric> fabric_;

@@ -21,7 +21,7 @@ bool messages_carry_rows(const std::vector<layouts::Program>& programs) {
 
 }  // namespace
 
-RingPlan::RingPlan(const Ring& ring, TransportKind transport, std::unique_ptr<const layouts::Schedule> forward,
+RingPlan::RingPlan(const Ring& ring, std::unique_ptr<const layouts::Schedule> forward,
                    std::unique_ptr<const layouts::Schedule> backward, bool deterministic)
     : ring_(ring),
       rank_(ring.team.first_local()),
@@ -31,10 +31,8 @@ RingPlan::RingPlan(const Ring& ring, TransportKind transport, std::unique_ptr<co
     require(schedule(Pass::forward).ranks() == ranks, "the schedule is for {} ranks, the ring has {}",
             schedule(Pass::forward).ranks(), ranks);
     layouts::require_same_problem(schedule(Pass::forward), schedule(Pass::backward));
-    const bool nccl = transport == TransportKind::nccl;
     for (const auto& schedule : schedules_)
-        programs_.push_back(layouts::resolve(*schedule, nccl ? layouts::Fetches::served : layouts::Fetches::one_sided));
-    if (nccl) layouts::pace_messages(programs_[index(Pass::backward)]);  // as the executor does
+        programs_.push_back(program_of(*schedule, {.ring = ranks}, ring.exchange.hosts()));
     rows_travel_ = messages_carry_rows(programs_);
     const auto& p = schedule(Pass::forward).problem();
     const auto& mask = schedule(Pass::forward).mask().name();
@@ -91,7 +89,7 @@ void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
                               .deterministic = deterministic_,
                               .fused_start = ring_.fused_start,
                               .most_wait = ring_.timeout,
-                              .senders_set_flags = exchange.fabric().senders_set_flags(),
+                              .flagged_peers = flagged_peers(exchange.fabric(), {.ring = ring_.team.size()}, rank_),
                               .tables = tables_.get(),
                               .passes = &exchange.passes,
                               .give_up_stream = ring_.give_up_stream};

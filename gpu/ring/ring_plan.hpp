@@ -28,7 +28,7 @@ public:
     };
 
     /// Makes programs, and nothing on the device. Throws the same Error on all ranks.
-    RingPlan(const Ring& ring, TransportKind transport, std::unique_ptr<const layouts::Schedule> forward,
+    RingPlan(const Ring& ring, std::unique_ptr<const layouts::Schedule> forward,
              std::unique_ptr<const layouts::Schedule> backward, bool deterministic);
 
     const layouts::Schedule& schedule(layouts::Pass pass) const { return *schedules_[index(pass)]; }

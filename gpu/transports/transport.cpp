@@ -6,6 +6,13 @@ bool is_overlapped(const layouts::Instruction& instruction) {
     return instruction.overlapped_flop >= overlapping_flop_per_byte * static_cast<double>(instruction.op.bytes);
 }
 
+std::set<int> flagged_peers(const Fabric& fabric, const layouts::RingGroup& group, int global_rank) {
+    std::set<int> peers;
+    for (int peer = 0; peer < group.ring; ++peer)
+        if (fabric.sets_flags(global_rank, group.global_rank(group.replica(global_rank), peer))) peers.insert(peer);
+    return peers;
+}
+
 Routes routes_of(const layouts::RingGroup& group, const std::vector<layouts::Program>& programs) {
     Routes routes;
     for (const auto& of_pass : programs)

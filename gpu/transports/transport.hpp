@@ -1,11 +1,13 @@
 #pragma once
 
 #include "gpu/team/team.hpp"
+#include "gpu/transports/rank_hosts.hpp"
 #include "gpu/transports/slot_map.hpp"
 #include "layouts/basics/ring_group.hpp"
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -22,7 +24,7 @@ struct Message {
     int channel = 0;
     bool is_overlapped = false;  ///< is_overlapped() of its instruction
     /// The sender sets an arrival flag: it writes `number` at byte `flag` of the receiver's exchange memory behind the
-    /// message. Only if the message's slot is free from the start and Fabric::senders_set_flags().
+    /// message. Only if the message's slot is free from the start and Fabric::sets_flags().
     bool has_arrival_flag = false;
     std::size_t flag = 0;
     std::uint32_t number = 0;
@@ -54,10 +56,10 @@ public:
     /// Reads the peer's memory. The peer does nothing.
     virtual void fetch(const Message& message, cudaStream_t stream) = 0;
 
-    /// Enqueues a meeting of all ranks: what the stream is given afterwards begins when every rank's stream has come to
-    /// its meeting of this number. Numbers ascend from 1. `flags` is the byte in exchange memory, the same on all
-    /// ranks, of four bytes for each global rank that are 0 before the first meeting. Does nothing where messages alone
-    /// keep the passes of different ranks apart.
+    /// Enqueues a meeting of all ranks that write to each other's memory, those of a host: what the stream is given
+    /// afterwards begins when the stream of each of them has come to its meeting of this number. Numbers ascend from 1.
+    /// `flags` is the byte in exchange memory, the same on all ranks, of four bytes for each global rank that are 0
+    /// before the first meeting. Does nothing where messages alone keep the passes of different ranks apart.
     virtual void meet(std::size_t flags, std::uint32_t number, cudaStream_t stream) {
         static_cast<void>(flags), static_cast<void>(number), static_cast<void>(stream);
     }
@@ -100,11 +102,12 @@ class Fabric {
 public:
     virtual ~Fabric() = default;
 
-    /// Whether ranks can read a peer's memory. If not, the owner of a fetched block sends it.
-    virtual bool fetches() const = 0;
-
-    /// Whether a message whose slot is free needs no call of its receiver, because the sender sets an arrival flag.
-    virtual bool senders_set_flags() const { return false; }
+    /// Whether a message from global rank `from` to `to` whose slot is free needs no call of its receiver, because the
+    /// sender sets an arrival flag. It is the same from `to` to `from`.
+    virtual bool sets_flags(int from, int to) const {
+        static_cast<void>(from), static_cast<void>(to);
+        return false;
+    }
 
     /// Exchange memory of the current device.
     virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
@@ -114,10 +117,14 @@ public:
     virtual std::unique_ptr<Transport> join(const JoiningRank& joining) = 0;
 };
 
+/// The ring ranks with which a rank exchanges messages that set arrival flags, see Fabric::sets_flags().
+std::set<int> flagged_peers(const Fabric& fabric, const layouts::RingGroup& group, int global_rank);
+
 /// What a fabric is made for.
 struct FabricOptions {
     layouts::RingGroup group;
     Clock::duration timeout = std::chrono::minutes(1);
+    RankHosts hosts;  ///< copy engines reach ranks of one host
 };
 
 /// Global rank `from` sends to global rank `to` on a channel.
@@ -134,6 +141,8 @@ struct Route {
 };
 using Routes = std::set<Route>;
 
+using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const Routes&)>;
+
 /// Those of all replicas, for the programs of all passes.
 Routes routes_of(const layouts::RingGroup& group, const std::vector<layouts::Program>& programs);
 
@@ -144,12 +153,18 @@ std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& option
 /// NCCL send/recv, one GPU per rank, also between hosts. Throws Error in a program that was built without NCCL.
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const Routes& routes);
 
+/// Copy engines inside a host, and between hosts what `make_between` makes. Its communicators are those of messages
+/// between hosts alone. Without such messages it is the copy fabric.
+std::unique_ptr<Fabric> make_mixed_fabric(Team& team, const FabricOptions& options, const Routes& routes,
+                                          const FabricFactory& make_between = make_nccl_fabric);
+
 /// Thread blocks of NCCL's kernel for an overlapped message: the best of 2, 4, 8 and NCCL's choice on two GPUs.
 constexpr int overlapped_message_thread_blocks = 4;
 
 /// FLOP of an attend per byte of a message that it overlaps: 700 TFLOP/s, the most that attends reach, during a
-/// transfer at 80 GB/s.
-constexpr double overlapping_flop_per_byte = 9000;
+/// transfer at 40 GB/s. That is the rate of so few thread blocks beside attends: 33 to 42 GB/s on four H100
+/// (gpu/README.md).
+constexpr double overlapping_flop_per_byte = 17500;
 
 /// Whether the attend that runs while a message travels takes longer than the message would at a tenth of the rate of a
 /// GPU's links. Then the message may use few SMs.

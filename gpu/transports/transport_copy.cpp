@@ -31,26 +31,28 @@ struct EdgeCounts {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "counts are shared between processes");
 
-/// The counts of all edges in host memory that all issuing threads see, of one process or of many.
+/// The counts of all edges in host memory that all issuing threads of a host see, of one process or of many.
 class CountTable {
 public:
-    CountTable(Team& team, std::size_t edges, Clock::duration timeout)
+    CountTable(Team& team, const RankHosts& hosts, std::size_t edges, Clock::duration timeout)
         : bytes_(std::max<std::size_t>(1, edges) * sizeof(EdgeCounts)) {
         if (team.local_size() == team.size()) {
             own_ = std::make_unique<EdgeCounts[]>(edges);
             counts_ = own_.get();
             return;
         }
+        const int maker = hosts.first_rank_beside(team.first_local());
+        const bool makes = maker == team.first_local();
         Bytes bytes(sizeof(processes::SharedMemory::Address));
-        if (team.is_root()) {
+        if (makes) {
             shared_.emplace(bytes_);
             const auto address = shared_->address();
             std::memcpy(bytes.data(), &address, sizeof(address));
         }
         const auto all = team.all_gather(team.first_local(), std::move(bytes), timeout);
-        if (!team.is_root()) {
+        if (!makes) {
             processes::SharedMemory::Address address;
-            std::memcpy(&address, all.front().data(), sizeof(address));
+            std::memcpy(&address, all.at(static_cast<std::size_t>(maker)).data(), sizeof(address));
             try {
                 shared_.emplace(address, bytes_);
             } catch (const Error& error) {
@@ -166,7 +168,7 @@ struct Directory {
         : team(team_),
           options(options_),
           edges(edges_.begin(), edges_.end()),
-          counts(team_, edges_.size(), options_.timeout) {}
+          counts(team_, options_.hosts, edges_.size(), options_.timeout) {}
 
     std::size_t edge(int from, int to, int channel) const {
         return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, channel}) -
@@ -206,7 +208,8 @@ public:
         }
         {
             const std::lock_guard lock(directory.mutex);
-            for (const auto& [rank, card] : directory.cards) enable_access(card);
+            for (const auto& [rank, card] : directory.cards)
+                if (reaches(rank)) enable_access(card);
             directory.cards[rank_] = own_;
         }
         if (directory.team.size() > 1) directory.team.barrier(joining.member, directory.options.timeout);
@@ -257,7 +260,7 @@ public:
         std::vector<std::uint32_t*> of_peers;
         std::vector<const std::uint32_t*> own;
         for (int rank = 0; rank < directory_.options.group.world(); ++rank) {
-            if (rank == rank_) continue;
+            if (rank == rank_ || !reaches(rank)) continue;
             of_peers.push_back(flag_of(peer(rank).address(), flags, rank_));
             own.push_back(flag_of(own_memory(), flags, rank));
         }
@@ -266,6 +269,7 @@ public:
 
     char* memory_of(int rank) override {
         if (rank == rank_) return own_memory();
+        if (!reaches(rank)) return nullptr;
         int possible = 1;
         if (!directory_.across_processes()) {
             const int device = directory_.cards.at(rank).device;
@@ -296,6 +300,7 @@ private:
         std::uint32_t number;
     };
 
+    bool reaches(int rank) const { return directory_.options.hosts.share(rank_, rank); }
     char* own_memory() const { return static_cast<char*>(own_.address); }
     static std::uint32_t* flag_of(char* memory, std::size_t flags, int rank) {
         return reinterpret_cast<std::uint32_t*>(memory + flags) + rank;
@@ -320,7 +325,8 @@ private:
     }
 
     void introduce(const Card& card) {
-        if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
+        if (card.rank != rank_ && reaches(card.rank))
+            peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
     }
 
     /// All ranks of this process have joined before the first message is sent.
@@ -362,8 +368,7 @@ public:
         senders_set_flags_ = directory_.across_processes() || all_reach_each_other();
     }
 
-    bool fetches() const override { return true; }
-    bool senders_set_flags() const override { return senders_set_flags_; }
+    bool sets_flags(int, int) const override { return senders_set_flags_; }
 
     std::shared_ptr<void> allocate(std::size_t bytes) override {
         auto buffer = std::make_shared<DeviceBuffer>(directory_.across_processes() ? whole_pages(bytes) : bytes);

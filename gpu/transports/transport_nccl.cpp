@@ -263,8 +263,6 @@ public:
     NcclFabric(Team& team, const FabricOptions& options, const Routes& routes)
         : team_(team), options_(options), routes_(routes) {}
 
-    bool fetches() const override { return false; }
-
     std::shared_ptr<void> allocate(std::size_t bytes) override {
         if (bytes == 0) return nullptr;
         void* memory = nullptr;

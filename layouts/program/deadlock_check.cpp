@@ -91,11 +91,12 @@ OpIndex attend_ahead(const RankProgram& rank, OpIndex which, int step, HeadRange
 
 std::optional<StuckOperation> find_deadlock(const Program& program) { return DeadlockCheck(program).run(); }
 
-void pace_messages(Program& program) {
+void pace_messages(Program& program, const std::function<bool(int rank, int peer)>& is_kernel) {
     const auto set = [&](const auto& paced_by) {
         for (auto& rank : program.ranks)
             for (std::size_t i = 0; i < rank.code.size(); ++i)
-                if (rank.code[i].partner >= 0) rank.code[i].paced_by = paced_by(rank, static_cast<OpIndex>(i));
+                if (rank.code[i].partner >= 0 && is_kernel(rank.rank, rank.code[i].op.peer))
+                    rank.code[i].paced_by = paced_by(rank, static_cast<OpIndex>(i));
     };
     set([&](const RankProgram& rank, OpIndex which) -> OpIndex {
         const auto& half = rank.code[place_at(which)];

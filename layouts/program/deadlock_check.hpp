@@ -3,6 +3,7 @@
 #include "layouts/program/program.hpp"
 #include "layouts/walk/walk.hpp"
 
+#include <functional>
 #include <optional>
 
 namespace ringlab::layouts {
@@ -11,10 +12,12 @@ namespace ringlab::layouts {
 /// that can never begin, or nullopt if all lanes come to their ends.
 std::optional<StuckOperation> find_deadlock(const Program& program);
 
-/// Sets Instruction::paced_by, so that the two halves of a message begin at about the same time. For transfers that are
-/// kernels (NCCL), because a kernel that waits for the other half occupies SMs. Each half waits for the attend of its
-/// own rank that corresponds to the computation that the other half depends on: the one of the same step and of shared
-/// heads that precedes it in the program. If that caused a deadlock, nothing is paced.
-void pace_messages(Program& program);
+/// Sets Instruction::paced_by of messages between ranks with `is_kernel`, so that their two halves begin at about the
+/// same time. For transfers that are kernels (NCCL), because a kernel that waits for the other half occupies SMs. Each
+/// half waits for the attend of its own rank that corresponds to the computation that the other half depends on: the
+/// one of the same step and of shared heads that precedes it in the program. If that caused a deadlock, nothing is
+/// paced.
+void pace_messages(
+    Program& program, const std::function<bool(int rank, int peer)>& is_kernel = [](int, int) { return true; });
 
 }  // namespace ringlab::layouts

@@ -2,16 +2,11 @@
 
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/ring/ready_ring.hpp"
-#include "gpu/team/bytes.hpp"
 #include "python/library/callback_memory.hpp"
 #include "python/library/callback_team.hpp"
 #include "python/library/schedules.hpp"
 #include "python/library/status.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 
@@ -36,19 +31,10 @@ struct ringlab_cuda_plan {
 
 namespace {
 
-bool on_one_host(gpu::Team& team, gpu::Clock::duration timeout) {
-    std::array<char, 64> host{};
-    require(gethostname(host.data(), host.size() - 1) == 0, "this host does not tell its name");
-    gpu::Bytes own;
-    gpu::append(own, std::vector<char>(host.begin(), host.end()));
-    const auto all = team.all_gather(team.first_local(), own, timeout);
-    return std::ranges::all_of(all, [&](const auto& other) { return other == own; });
-}
-
-gpu::TransportKind transport_from(ringlab_cuda_transport transport, gpu::Team& team, gpu::Clock::duration timeout) {
+gpu::TransportKind transport_from(ringlab_cuda_transport transport) {
     using enum gpu::TransportKind;
     switch (transport) {
-        case RINGLAB_CUDA_AUTOMATIC: return on_one_host(team, timeout) ? copy : nccl;
+        case RINGLAB_CUDA_AUTOMATIC: return mixed;
         case RINGLAB_CUDA_COPY_ENGINES: return copy;
         case RINGLAB_CUDA_NCCL: return nccl;
     }
@@ -129,7 +115,7 @@ ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, c
         const auto patience = std::chrono::duration_cast<gpu::Clock::duration>(std::chrono::duration<double>(timeout));
         const gpu::DeviceScope scope(device);
         made->ready.emplace(made->team, made->memory,
-                            gpu::ReadyRing::Options{transport_from(transport, made->team, patience), device, patience});
+                            gpu::ReadyRing::Options{transport_from(transport), device, patience});
     });
     if (status != RINGLAB_OK) return made && made->team.cancelled() ? RINGLAB_BROKEN : status;
     *ring = made.release();

@@ -41,8 +41,8 @@ typedef struct {
     void (*release)(void* context, void* memory);
 } ringlab_cuda_allocator;
 
-/* What moves blocks: copy engines among the devices of one host, NCCL among any; automatic: copy engines on one host.
- */
+/* What moves blocks: copy engines among the devices of one host, NCCL among any; automatic: copy engines inside a host,
+ * NCCL between hosts. */
 typedef enum {
     RINGLAB_CUDA_AUTOMATIC = 0,
     RINGLAB_CUDA_COPY_ENGINES = 1,

@@ -105,8 +105,7 @@ public:
     SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank, Wrap wrap)
         : real_(std::move(real)), silent_rank_(silent_rank), wrap_(std::move(wrap)) {}
 
-    bool fetches() const override { return real_->fetches(); }
-    bool senders_set_flags() const override { return real_->senders_set_flags(); }
+    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<gpu::Transport> join(const gpu::JoiningRank& joining) override {
         auto transport = real_->join(joining);
@@ -249,8 +248,7 @@ void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& e
 gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, std::function<void()> instead) {
     return [=](gpu::Team& team, const gpu::FabricOptions& options,
                const gpu::Routes& routes) -> std::unique_ptr<gpu::Fabric> {
-        auto real = kind == gpu::TransportKind::nccl ? make_nccl_fabric(team, options, routes)
-                                                     : make_copy_fabric(team, options, routes);
+        auto real = gpu::fabric_factory(kind)(team, options, routes);
         return std::make_unique<SilentFabric>(std::move(real), silent_rank, [=](auto transport) {
             return std::make_unique<SilentTransport>(std::move(transport), instead);
         });

@@ -3,6 +3,7 @@
 #include "gpu/execution/executor.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
+#include "tests/gpu/pretended_hosts.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
@@ -45,9 +46,11 @@ const std::vector<std::string> schedule_names{
 BOOST_AUTO_TEST_SUITE(multi_gpu, *boost::unit_test::precondition(has_several_gpus))
 
 BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
-                     data::make({TransportKind::loopback, TransportKind::copy, TransportKind::nccl}) *
+                     data::make({TransportKind::loopback, TransportKind::copy, TransportKind::nccl,
+                                 TransportKind::mixed}) *
                          data::make(schedule_names),
                      transport, schedule) {
+    const PretendedHosts hosts(gpu_count() > 2 ? 2 : 1);
     for (int ranks = 2; ranks <= gpu_count(); ++ranks) {
         if (ranks != 2 && ranks != 3 && ranks != gpu_count()) continue;
         if (schedule == "ulysses:2" && ranks % 2 != 0) continue;
@@ -62,9 +65,10 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
             c.options.transport = transport;
             c.options.devices.clear();
             c.options.repeats = 3;
-            // Over NCCL blocks that are there from the start get a fused launch of their own, so sums differ.
-            const bool sums_differ =
-                transport == TransportKind::nccl && (schedule == "pull:2" || schedule.starts_with("joined-ring"));
+            // Where NCCL takes part, blocks that are there from the start get a fused launch of their own, so sums
+            // differ.
+            const bool over_nccl = transport == TransportKind::nccl || transport == TransportKind::mixed;
+            const bool sums_differ = over_nccl && (schedule == "pull:2" || schedule.starts_with("joined-ring"));
             BOOST_TEST_CONTEXT(c) {
                 if (sums_differ)
                     agrees_with_the_reference(c);
@@ -75,8 +79,9 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
     }
 }
 
-// Under this mask each rank passes gradients on that it adds nothing to, and rank 2 begins the gradient of the second half
-// of block 3 in a slot from which it has sent another one. The launch has to wait for that send, which sets no flag here.
+// Under this mask each rank passes gradients on that it adds nothing to, and rank 2 begins the gradient of the second
+// half of block 3 in a slot from which it has sent another one. The launch has to wait for that send, which sets no
+// flag here.
 BOOST_AUTO_TEST_CASE(a_launch_waits_for_the_send_that_frees_a_slot, *boost::unit_test::precondition(has_four_gpus)) {
     auto problem = small_problem();
     problem.tokens = 96 * 4;
@@ -111,7 +116,9 @@ BOOST_DATA_TEST_CASE(ranks_merge_in_one_launch_each, data::make({"contiguous", "
 // With 4 kv heads gradients are more than attends hide over few channels of NCCL (gpu::is_overlapped), with 1 only
 // those that come home.
 BOOST_DATA_TEST_CASE(large_blocks_arrive_whole,
-                     data::make({TransportKind::copy, TransportKind::nccl}) * data::make({4, 1}), transport, kv_heads) {
+                     data::make({TransportKind::copy, TransportKind::nccl, TransportKind::mixed}) * data::make({4, 1}),
+                     transport, kv_heads) {
+    const PretendedHosts hosts(gpu_count() > 2 ? 2 : 1);
     layouts::Problem problem;
     problem.tokens = 2048 * gpu_count();
     problem.query_heads = 16;
@@ -128,8 +135,9 @@ BOOST_DATA_TEST_CASE(large_blocks_arrive_whole,
 }
 
 BOOST_TEST_DECORATOR(*boost::unit_test::precondition(has_four_gpus))
-BOOST_DATA_TEST_CASE(replicas_of_a_ring_reach_their_own_peers, data::make({TransportKind::copy, TransportKind::nccl}),
-                     transport) {
+BOOST_DATA_TEST_CASE(replicas_of_a_ring_reach_their_own_peers,
+                     data::make({TransportKind::copy, TransportKind::nccl, TransportKind::mixed}), transport) {
+    const PretendedHosts hosts(2);
     using Placement = layouts::RingGroup::Placement;
     for (const auto placement : {Placement::consecutive, Placement::strided}) {
         RingCase c{small_problem(), "causal", "zigzag", "ring", 2};
@@ -188,6 +196,32 @@ BOOST_DATA_TEST_CASE(a_rank_that_fails_ends_the_run_on_all,
     });
     BOOST_TEST(message.find("the test pulls the plug") != std::string::npos, message);
     BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 20);
+}
+
+// Rank 1 receives by copy engines and sends by NCCL. It fails, or falls silent.
+BOOST_TEST_DECORATOR(*boost::unit_test::precondition(has_four_gpus))
+BOOST_DATA_TEST_CASE(a_rank_between_hosts_ends_the_run_on_all,
+                     data::make({"ring", "joined-ring:1"}) * data::make({0, 1}), schedule, fails) {
+    const PretendedHosts hosts(2);
+    RingCase c{small_problem(), "full", "contiguous", schedule, 4};
+    c.options.transport = TransportKind::mixed;
+    c.options.group.ring = 4;
+    c.options.timeout = std::chrono::seconds(5);
+    const auto passes = make_passes(c);
+    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
+    const auto team = gpu::make_thread_team(4);
+    const auto begin = gpu::Clock::now();
+    const auto message = error_of([&] {
+        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
+                 silent_rank_fabric(TransportKind::mixed, 1, [&] {
+                     if (fails == 0) return;
+                     std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                     fail("the test pulls the plug");
+                 }));
+    });
+    BOOST_TEST(message.find(fails ? "the test pulls the plug" : "has not ended after 5 s") != std::string::npos,
+               message);
+    BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 30);
 }
 
 // The launch that waits for it has begun: it must end by itself, and nothing be left running.

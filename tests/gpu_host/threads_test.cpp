@@ -2,6 +2,7 @@
 // other, for the thread sanitizer to watch.
 
 #include "gpu/execution/executor.hpp"
+#include "tests/gpu/pretended_hosts.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
@@ -52,8 +53,7 @@ class FabricThatFails : public Fabric {
 public:
     FabricThatFails(std::unique_ptr<Fabric> real, int rank) : real_(std::move(real)), rank_(rank) {}
 
-    bool fetches() const override { return real_->fetches(); }
-    bool senders_set_flags() const override { return real_->senders_set_flags(); }
+    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<Transport> join(const JoiningRank& joining) override {
         if (joining.rank == rank_) fail("rank {} cannot join", rank_);
@@ -65,25 +65,39 @@ private:
     int rank_;
 };
 
-/// A transport that is late with the first message it receives, and for ever with the next ones.
-class SlowTransport : public Transport {
+class WrappedTransport : public Transport {
 public:
-    SlowTransport(std::unique_ptr<Transport> real, Clock::duration late) : real_(std::move(real)), late_(late) {}
+    explicit WrappedTransport(std::unique_ptr<Transport> real) : real_(std::move(real)) {}
 
     void post_receive(const Message& message, cudaStream_t stream) override { real_->post_receive(message, stream); }
-    bool can_complete_receive(const Message&) const override { return received_ == 0 && Clock::now() > begin_ + late_; }
+    bool can_complete_receive(const Message& message) const override { return real_->can_complete_receive(message); }
     void complete_receive(const Message& message, cudaStream_t stream) override {
         real_->complete_receive(message, stream);
-        ++received_;
     }
     bool can_send(const Message& message) const override { return real_->can_send(message); }
     void send(const Message& message, cudaStream_t stream) override { real_->send(message, stream); }
     void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
+    char* memory_of(int rank) override { return real_->memory_of(rank); }
     void disconnect() override { real_->disconnect(); }
     void abort() noexcept override { real_->abort(); }
 
 private:
     std::unique_ptr<Transport> real_;
+};
+
+/// A transport that is late with the first message it receives, and for ever with the next ones.
+class SlowTransport : public WrappedTransport {
+public:
+    SlowTransport(std::unique_ptr<Transport> real, Clock::duration late)
+        : WrappedTransport(std::move(real)), late_(late) {}
+
+    bool can_complete_receive(const Message&) const override { return received_ == 0 && Clock::now() > begin_ + late_; }
+    void complete_receive(const Message& message, cudaStream_t stream) override {
+        WrappedTransport::complete_receive(message, stream);
+        ++received_;
+    }
+
+private:
     Clock::duration late_;
     Clock::time_point begin_ = Clock::now();
     int received_ = 0;
@@ -94,8 +108,7 @@ public:
     SlowFabric(std::unique_ptr<Fabric> real, int rank, Clock::duration late)
         : real_(std::move(real)), rank_(rank), late_(late) {}
 
-    bool fetches() const override { return real_->fetches(); }
-    bool senders_set_flags() const override { return real_->senders_set_flags(); }
+    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<Transport> join(const JoiningRank& joining) override {
         auto transport = real_->join(joining);
@@ -131,65 +144,111 @@ BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
     BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
 }
 
-/// As the copy fabric, but counts the messages that transports send.
+/// As the copy fabric, but counts the messages that transports send, and those of them that set an arrival flag.
 class CountingFabric : public Fabric {
 public:
-    CountingFabric(std::unique_ptr<Fabric> real, std::atomic<int>& sent) : real_(std::move(real)), sent_(sent) {}
+    struct Counts {
+        std::atomic<int> sent = 0, flagged = 0;
+    };
+    CountingFabric(std::unique_ptr<Fabric> real, Counts& counts) : real_(std::move(real)), counts_(counts) {}
 
-    bool fetches() const override { return real_->fetches(); }
-    bool senders_set_flags() const override { return real_->senders_set_flags(); }
+    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<Transport> join(const JoiningRank& joining) override {
-        return std::make_unique<Counting>(real_->join(joining), sent_);
+        return std::make_unique<Counting>(real_->join(joining), counts_);
     }
 
 private:
-    class Counting : public Transport {
+    class Counting : public WrappedTransport {
     public:
-        Counting(std::unique_ptr<Transport> real, std::atomic<int>& sent) : real_(std::move(real)), sent_(sent) {}
-        void post_receive(const Message& message, cudaStream_t stream) override {
-            real_->post_receive(message, stream);
-        }
-        bool can_complete_receive(const Message& message) const override {
-            return real_->can_complete_receive(message);
-        }
-        void complete_receive(const Message& message, cudaStream_t stream) override {
-            real_->complete_receive(message, stream);
-        }
-        bool can_send(const Message& message) const override { return real_->can_send(message); }
+        Counting(std::unique_ptr<Transport> real, Counts& counts)
+            : WrappedTransport(std::move(real)), counts_(counts) {}
         void send(const Message& message, cudaStream_t stream) override {
-            ++sent_;
-            real_->send(message, stream);
+            ++counts_.sent;
+            counts_.flagged += message.has_arrival_flag;
+            WrappedTransport::send(message, stream);
         }
-        void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
-        char* memory_of(int rank) override { return real_->memory_of(rank); }
-        void disconnect() override { real_->disconnect(); }
-        void abort() noexcept override { real_->abort(); }
 
     private:
-        std::unique_ptr<Transport> real_;
-        std::atomic<int>& sent_;
+        Counts& counts_;
     };
 
     std::unique_ptr<Fabric> real_;
-    std::atomic<int>& sent_;
+    Counts& counts_;
 };
 
 BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make({2, 3, 4}), ranks) {
     for (const std::string algorithm : {"merge", "joined-merge"}) {
         const auto passes = make_passes(algorithm, ranks);
-        std::atomic<int> sent = 0;
+        CountingFabric::Counts counts;
         const auto team = make_thread_team(ranks);
         const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
-            return std::make_unique<CountingFabric>(make_copy_fabric(members, how, routes), sent);
+            return std::make_unique<CountingFabric>(make_copy_fabric(members, how, routes), counts);
         };
         auto options = options_for(TransportKind::copy, ranks);
         options.timeout = std::chrono::seconds(10);
         const auto runs = run(*team, *passes.forward, nullptr, {}, options, make_fabric);
         BOOST_TEST_REQUIRE(runs.size() == 1u);
         BOOST_TEST(runs[0].forward.timelines.at(0).spans.size() > 0u);
-        BOOST_TEST((sent == 0) == (algorithm == "joined-merge"));
+        BOOST_TEST((counts.sent == 0) == (algorithm == "joined-merge"));
     }
+}
+
+// Messages inside a host by copy engines; between hosts another fabric of copies stands for NCCL, with no arrival flags
+// and no fetches. What goes over it is what leaves a host.
+BOOST_DATA_TEST_CASE(messages_between_hosts_go_over_a_fabric_of_their_own,
+                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
+                                 "joined-ring:1", "joined-merge"}) *
+                         data::make({2, 3, 4}),
+                     algorithm, ranks) {
+    const tests::PretendedHosts hosts(2);
+    const auto passes = make_passes(algorithm, ranks);
+    CountingFabric::Counts counts;
+    std::atomic<bool> inside = false;
+    const auto team = make_thread_team(ranks);
+    auto options = options_for(TransportKind::mixed, ranks);
+    options.timeout = std::chrono::seconds(20);
+    const auto between = [&](Team& members, const FabricOptions& how, const Routes& routes) {
+        for (const auto& [edge, is_overlapped] : routes) inside = inside || edge.from / 2 == edge.to / 2;
+        auto all = how;
+        all.hosts = {};
+        return std::make_unique<CountingFabric>(make_copy_fabric(members, all, routes), counts);
+    };
+    const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options,
+                          [&](Team& members, const FabricOptions& how, const Routes& routes) {
+                              return make_mixed_fabric(members, how, routes, between);
+                          });
+    BOOST_TEST_REQUIRE(runs.size() == 1u);
+    BOOST_TEST(!inside);
+    int expected = 0;
+    for (const auto* schedule : {passes.forward.get(), passes.backward.get()})
+        for (const auto& rank : layouts::resolve(*schedule, layouts::Fetches::served).ranks)
+            for (const auto& one : rank.code) expected += one.sends() && rank.rank / 2 != one.op.peer / 2;
+    BOOST_TEST(counts.sent == options.repeats * expected);
+    BOOST_TEST(counts.flagged == 0);
+    BOOST_TEST((expected > 0) == (ranks > 2));
+}
+
+BOOST_AUTO_TEST_CASE(ranks_share_a_host_as_the_environment_pretends) {
+    const auto team = make_thread_team(5);
+    const auto timeout = std::chrono::seconds(5);
+    BOOST_TEST(!RankHosts::of_team(*team, timeout).are_several());
+    {
+        const tests::PretendedHosts pretended(2);
+        const auto hosts = RankHosts::of_team(*team, timeout);
+        BOOST_TEST(hosts.are_several());
+        BOOST_TEST(hosts.share(2, 3));
+        BOOST_TEST(!hosts.share(1, 2));
+        BOOST_TEST(hosts.first_rank_beside(4) == 4);
+    }
+    {
+        const tests::PretendedHosts pretended(5);
+        BOOST_TEST(!RankHosts::of_team(*team, timeout).are_several());
+    }
+    const tests::PretendedHosts pretended(0);
+    BOOST_CHECK_EXCEPTION(RankHosts::of_team(*team, timeout), Error, [](const Error& error) {
+        return std::string(error.what()).starts_with("RINGLAB_RANKS_PER_HOST is '0'; it must be");
+    });
 }
 
 // As `calibrate` times messages and the host.

@@ -180,6 +180,19 @@ BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
         }
 }
 
+// Ranks 0 and 1, and ranks 2 and 3, share a host, and copies inside it need no SMs.
+BOOST_AUTO_TEST_CASE(only_messages_that_are_kernels_are_paced) {
+    auto all = resolve(*made("ring", Pass::backward)), between_hosts = all;
+    pace_messages(all);
+    pace_messages(between_hosts, [](int rank, int peer) { return rank / 2 != peer / 2; });
+    for (std::size_t rank = 0; rank < all.ranks.size(); ++rank)
+        for (std::size_t i = 0; i < all.ranks[rank].code.size(); ++i) {
+            const auto& one = all.ranks[rank].code[i];
+            const bool inside = static_cast<int>(rank) / 2 == one.op.peer / 2;
+            BOOST_TEST(between_hosts.ranks[rank].code[i].paced_by == (inside ? -1 : one.paced_by));
+        }
+}
+
 BOOST_AUTO_TEST_CASE(paced_programs_come_to_an_end_and_joined_attends_pace_nothing) {
     for (const auto& algorithm : algorithms_of_4_ranks)
         for (const std::string layout : {"contiguous", "zigzag"})

@@ -23,8 +23,8 @@ __all__ = ["BrokenRing", "Refused", "connect", "held_memory", "loss_weights", "n
 
 def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT, transport="automatic"):
     """Makes the ring of a group, with a time-out in seconds: how long a call waits for other ranks while nothing moves.
-    transport: what moves blocks of CUDA tensors, "copy" (engines, on one host), "nccl", or "automatic": the first on one
-    host, the second over several.
+    transport: what moves blocks of CUDA tensors, "copy" (engines, on one host), "nccl", or "automatic": the first inside
+    a host, the second between hosts.
 
     All ranks of the group call it. Without it the first ring_attention() of a group makes the ring, with 600 s. A ring
     that ended by BrokenRing stays broken; make another process group for the ranks that are left.

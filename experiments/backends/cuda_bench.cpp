@@ -121,7 +121,10 @@ public:
 private:
     gpu::GpuOptions ring_options(const layouts::RingGroup& group, const std::string& transport) const {
         gpu::GpuOptions options;
-        options.transport = group.world() == 1 ? gpu::TransportKind::loopback : gpu::transport_kind(transport);
+        // Ranks that do the same work side by side exchange nothing, and name no transport.
+        options.transport = group.world() == 1  ? gpu::TransportKind::loopback
+                            : transport.empty() ? gpu::TransportKind::copy
+                                                : gpu::transport_kind(transport);
         options.group = group;
         if (!mpi_team_)
             for (int device = 0; device < group.world(); ++device) options.devices.push_back(device);

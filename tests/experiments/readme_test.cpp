@@ -99,23 +99,26 @@ std::string rates(double forward, double backward) { return fmt::format(" {:.0f}
 
 BOOST_AUTO_TEST_SUITE(readme_claims)
 
-BOOST_AUTO_TEST_CASE(rates_of_rings_are_those_of_their_record) {
-    const Runs runs("throughput_2xh200_schedules");
-    const auto check = [&](std::string row, const std::vector<std::string>& names) {
+BOOST_AUTO_TEST_CASE(rates_of_rings_are_those_of_their_records) {
+    const auto check = [](const Runs& runs, std::string row, const std::vector<std::string>& names) {
         for (const auto& name : names)
             row += rates(runs.number(name, "rate_forward") / 1e12, runs.number(name, "rate_backward") / 1e12);
         check_says(row);
     };
-    const auto rings = [](const char* algorithm, const char* transport) {
+    const auto rings = [](int ranks, const char* algorithm, const char* transport) {
         std::vector<std::string> names;
-        for (const int tokens : {4096, 16384, 65536})
-            names.push_back(fmt::format("S={} {} 32:8_128_bf16 {} ", tokens, algorithm, transport));
+        for (const int tokens : {2048, 8192, 32768})
+            names.push_back(fmt::format("S={} {} 32:8_128_bf16 {} ", ranks * tokens, algorithm, transport));
         return names;
     };
-    check("| Ringlab, `ring` | two H200, copy engines |", rings("ring", "copy"));
-    check("| Ringlab, `joined-ring` | two H200, copy engines |", rings("joined-ring", "copy"));
-    check("| Ringlab, `ring` | two H200, NCCL |", rings("ring", "nccl"));
-    check("| Ringlab, as much work on one GPU | each of two H200 |", {" S=2944 on", " S=11648 on", " S=46336 on"});
+    const Runs two("throughput_2xh100_schedules"), four("throughput_4xh100_schedules");
+    check(two, "| Ringlab, `ring` | two H100, copy engines |", rings(2, "ring", "copy"));
+    check(two, "| Ringlab, `joined-ring` | two H100, copy engines |", rings(2, "joined-ring", "copy"));
+    check(two, "| Ringlab, `ring` | two H100, NCCL |", rings(2, "ring", "nccl"));
+    check(two, "| Ringlab, as much work on one GPU | each of two H100 |", {" S=2944 on", " S=11648 on", " S=46336 on"});
+    check(four, "| Ringlab, `joined-ring` | four H100, copy engines |", rings(4, "joined-ring", "copy"));
+    check(four, "| Ringlab, as much work on one GPU | each of four H100 |",
+          {" S=4096 on", " S=16384 on", " S=65536 on"});
 }
 
 // Measured, predicted and judged as the record has it; the prediction is today's too.
@@ -164,8 +167,8 @@ BOOST_AUTO_TEST_CASE(rates_of_others_are_those_of_the_tables) {
                                rates(published(system, "8192", "forward"), published(system, "8192", "backward"))));
 }
 
-/// "LOWEST to HIGHEST (median MEDIAN)": our rate divided by FlashAttention-4's, in all cases that both were timed in, under
-/// both protocols.
+/// "LOWEST to HIGHEST (median MEDIAN)": our rate divided by FlashAttention-4's, in all cases that both were timed in,
+/// under both protocols.
 std::string of_all_cases(const std::string& pass) {
     std::vector<double> ratios;
     const auto texts = [](const hdf5::File& file, const std::string& column) {
@@ -231,22 +234,22 @@ BOOST_AUTO_TEST_CASE(kernels_beside_the_best_peers_are_those_of_their_records) {
     check_says("it is " + forward + " forward, but " + backward + " backward");
 }
 
+// On one GPU there is nothing to merge, so both schedules do the same. The faster one counts.
 BOOST_AUTO_TEST_CASE(a_token_takes_what_records_say_on_one_gpu_and_on_two) {
-    const Runs longest("decode_h200"), one("decode_h100"), two("decode_2xh100");
+    const Runs one("decode_h100"), two("decode_2xh100");
     const auto ms = [](const Runs& runs, int tokens, const char* schedule) {
-        return 1e3 * runs.number(fmt::format(" S={} {}", tokens, schedule), "seconds_measured_forward");
+        return 1e3 * runs.number(fmt::format(" S={} {} ", tokens, schedule), "seconds_measured_forward");
     };
-    const auto alone = [&](int tokens) { return ms(one, tokens, "joined-merge "); };
-    const auto together = [&](int tokens) { return ms(two, tokens, "joined-merge "); };
+    const auto alone = [&](int tokens) { return std::min(ms(one, tokens, "joined-merge"), ms(one, tokens, "merge")); };
+    const auto together = [&](int tokens) { return ms(two, tokens, "joined-merge"); };
     BOOST_TEST(together(8192) > alone(8192));
     for (const int tokens : {65536, 262144}) BOOST_TEST(together(tokens) < alone(tokens));
-    check_says(fmt::format("{:.3f} ms instead of {:.3f} at 8Ki, {:.3f} instead of {:.3f} at 64Ki and {:.3f} instead of "
-                           "{:.3f} at 256Ki",
-                           together(8192), alone(8192), together(65536), alone(65536), together(262144),
-                           alone(262144)));
-    check_says(fmt::format("(`merge`) two take {:.3f}, {:.3f} and {:.3f} ms", ms(two, 8192, "merge "),
-                           ms(two, 65536, "merge "), ms(two, 262144, "merge ")));
-    check_says(fmt::format("over a cache of 1Mi tokens takes {:.3f} ms on one H200", ms(longest, 1048576, "")));
+    check_says(
+        fmt::format("{:.3f} ms instead of {:.3f} at 8Ki, {:.3f} instead of {:.3f} at 64Ki and {:.3f} instead of "
+                    "{:.3f} at 256Ki",
+                    together(8192), alone(8192), together(65536), alone(65536), together(262144), alone(262144)));
+    check_says(fmt::format("over a cache of 1Mi tokens takes {:.3f} ms on one H100", alone(1048576)));
+    check_says(fmt::format("and {:.3f} ms on two", together(1048576)));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -121,9 +121,9 @@ public:
 private:
     gpu::GpuOptions ring_options(const layouts::RingGroup& group, const std::string& transport) const {
         gpu::GpuOptions options;
-        // Ranks that do the same work side by side exchange nothing, and name no transport.
+        // Ranks that do the same work side by side exchange nothing, and name no transport. They may be on several hosts.
         options.transport = group.world() == 1  ? gpu::TransportKind::loopback
-                            : transport.empty() ? gpu::TransportKind::copy
+                            : transport.empty() ? gpu::TransportKind::mixed
                                                 : gpu::transport_kind(transport);
         options.group = group;
         if (!mpi_team_)

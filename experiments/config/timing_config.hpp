@@ -11,7 +11,7 @@ inline constexpr const char* all_records = "all";
 /// What is timed, and for how long.
 struct TimingConfig {
     std::vector<std::string> shapes;                     ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of the problem
-    std::vector<std::string> transports;                 ///< of rings: "copy", "nccl"; on CPUs "threads"
+    std::vector<std::string> transports;                 ///< of rings: "copy", "nccl", "mixed"; on CPUs "threads"
     std::vector<std::string> kernels;                    ///< kernel families, or "auto"
     std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed: also "burst"
     std::vector<std::string> beside;                     ///< what is timed for comparison: work, ceilings

@@ -59,6 +59,10 @@ Rings rings_of(const std::string& path) {
 }
 
 std::string machine_of(const std::string& record, const std::string& transport) {
+    require(transport != "mixed",
+            "results/{}.h5 holds rings over {}, which no machine file describes: list the record in "
+            "results/not_scored.toml",
+            record, transport);
     const auto begin = record.find('_') + 1, end = record.find('_', begin);
     const auto name = record.substr(begin, end == std::string::npos ? end : end - begin) + "_calibrated" +
                       (transport == "nccl" ? "_nccl" : "");
@@ -91,7 +95,8 @@ std::vector<ScoredRecord> scored_records() {
         }
         records.push_back(std::move(record));
     }
-    require(reasons.empty(), "results/not_scored.toml lists {}, but there is no such record with rings, or none of this schedule",
+    require(reasons.empty(),
+            "results/not_scored.toml lists {}, but there is no such record with rings, or none of this schedule",
             reasons.empty() ? "" : reasons.begin()->first);
     return records;
 }

@@ -155,8 +155,8 @@ void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const Call
         flights_.push_back(std::move(flight));
     } catch (const std::exception& error) {
         failure_ = error.what();
+        plan->work().give_up();  // is in no flight yet
         release();
-        plan->work().give_up();
         throw;
     }
 }

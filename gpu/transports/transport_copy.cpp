@@ -171,8 +171,11 @@ struct Directory {
           counts(team_, options_.hosts, edges_.size(), options_.timeout) {}
 
     std::size_t edge(int from, int to, int channel) const {
-        return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, channel}) -
-                                        edges.begin());
+        const Edge wanted{from, to, channel};
+        const auto found = std::lower_bound(edges.begin(), edges.end(), wanted);
+        require(found != edges.end() && *found == wanted, "copies from rank {} to {} on channel {} have no route", from,
+                to, channel);
+        return static_cast<std::size_t>(found - edges.begin());
     }
     bool across_processes() const { return team.local_size() < team.size(); }
 
@@ -264,7 +267,7 @@ public:
             of_peers.push_back(flag_of(peer(rank).address(), flags, rank_));
             own.push_back(flag_of(own_memory(), flags, rank));
         }
-        exchange_value(stream, of_peers, own, number);
+        if (!own.empty()) exchange_value(stream, of_peers, own, number);
     }
 
     char* memory_of(int rank) override {

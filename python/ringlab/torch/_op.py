@@ -236,14 +236,17 @@ class _Call:
             recording.begin(which, *self._what)
         if self.on_cuda:
             size = self.plan.scratch[which]
-            scratch = torch.empty(size, dtype=torch.uint8, device=self.device) if size else None
+            try:
+                scratch = torch.empty(size, dtype=torch.uint8, device=self.device) if size else None
+            except torch.OutOfMemoryError as error:  # the others have begun this pass, and nobody is to meet it later
+                raise self.ring.gives_up(error) from error
             # torch.cuda.current_stream() makes an object first, which takes longer than most of a call.
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
             try:
                 self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan.handle, self._inputs, *arguments,
                                 scratch.data_ptr() if size else 0, stream)
-            except BrokenRing:
-                self.ring.left = scratch  # for ever, as kernels may be using it
+            except BaseException:  # Ctrl-C too
+                self.ring.left.append(scratch)  # for ever, as kernels may be using it
                 raise
         else:
             self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, self._inputs,

@@ -63,7 +63,7 @@ class Ring:
 
     def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
-        self._cuda, self._transport, self.left = None, transport, None
+        self._cuda, self._transport, self.left = None, transport, []
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
         self._messages = self._on_host = None
@@ -208,6 +208,11 @@ class Ring:
         self._break(str(error).splitlines()[0])
         return BrokenRing(self._named("the others did not come to the call, within "
                                       f"{self.timeout:g} s or because one is gone: {self.broken}"))
+
+    def gives_up(self, error):
+        """The error to raise where this rank cannot go on with a pass that the others have begun."""
+        self._break(str(error).splitlines()[0])
+        return BrokenRing(self._named(str(error)))
 
     def _break(self, why):
         """Nobody is to wait for this rank: a wait of no time closes the connections of the ring's own gloo group."""

@@ -217,7 +217,7 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
 void add_sinks(Options& options, Config& config) {
     options.add(
         {.name = "sinks",
-         .value = "X...",
+         .value = "X",
          .help = "learned sink logits: exp(X) is added to the softmax denominator of a query head. One number for all "
                  "heads, one for each as in --sinks=1.5,-2, or normal: drawn by --seed",
          .target = &config.problem.sinks,

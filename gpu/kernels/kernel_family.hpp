@@ -83,7 +83,7 @@ public:
     /// Empty if the current device can run the family, otherwise the reason, as the end of a sentence.
     virtual std::string why_not_on_this_device() const = 0;
 
-    /// Whether it has kernels for these dims, each from 1 to 256.
+    /// Whether it has kernels for these dims. Throws Error if one is not from 1 to 256.
     virtual bool takes_dims(std::int64_t head_dim, std::int64_t value_dim) const = 0;
 
     /// Up to how many query rows its forward pass splits the keys over thread blocks (split-KV decoding); 0 for never.

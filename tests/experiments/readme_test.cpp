@@ -162,7 +162,7 @@ BOOST_AUTO_TEST_CASE(rates_of_others_are_those_of_the_tables) {
         own += rates(forward, 2.5 / (3.5 / both - 1 / forward));
     }
     check_says(own);
-    for (const std::string system : {"MagiAttention", "Ulysses over FlashAttention-3", "USP over FlashAttention-3"})
+    for (const std::string system : {"MagiAttention", "Ulysses over FlashAttention-3"})
         check_says(fmt::format("| {} | eight H100 | |{} |", system,
                                rates(published(system, "8192", "forward"), published(system, "8192", "backward"))));
 }
@@ -214,7 +214,6 @@ BOOST_AUTO_TEST_CASE(kernels_beside_the_best_peers_are_those_of_their_records) {
     for (const auto& [protocol, rate] : {std::pair{"back to back", "rate"}, {"single passes", "burst_rate"}}) {
         check(fmt::format("Ringlab, {}", protocol), ours, own, rate);
         check(fmt::format("FlashAttention-4, {}", protocol), peers, "peer fa4" + other, rate);
-        check(fmt::format("cuDNN 9.19, {}", protocol), peers, "peer cudnn" + other, rate);
     }
     // Of one protocol and pass, at three lengths; README names the range over both protocols.
     const auto ratio = [&](const std::string& tokens, const std::string& column) {

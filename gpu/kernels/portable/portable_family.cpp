@@ -11,7 +11,7 @@ namespace {
 
 using layouts::Pass;
 
-/// sm_80 and later; every head dim and stride.
+/// Every head dim and stride, on every device that the build has code for (CMAKE_CUDA_ARCHITECTURES, sm_80 and later).
 class PortableFamily : public KernelFamily {
 public:
     std::string name() const override { return "portable"; }

@@ -87,8 +87,8 @@ RankHosts reach_of_copies(TransportKind kind, Team& team, Clock::duration timeou
 }
 
 layouts::Program program_of(const Schedule& schedule, const layouts::RingGroup& group, const RankHosts& hosts) {
-    auto program =
-        layouts::resolve(schedule, hosts.are_several() ? layouts::Fetches::served : layouts::Fetches::one_sided);
+    const bool over_hosts = hosts.split_a_ring(group);
+    auto program = layouts::resolve(schedule, over_hosts ? layouts::Fetches::served : layouts::Fetches::one_sided);
     // A message kernel gets SMs when thread blocks of an attend end. In a backward pass they end now and then. In a
     // forward pass they take one work tile after another, so a message should begin before the attend does.
     const auto is_kernel = [&](int rank, int peer) {
@@ -96,7 +96,7 @@ layouts::Program program_of(const Schedule& schedule, const layouts::RingGroup& 
             if (!hosts.share(group.global_rank(replica, rank), group.global_rank(replica, peer))) return true;
         return false;
     };
-    if (program.pass == Pass::backward && hosts.are_several()) layouts::pace_messages(program, is_kernel);
+    if (program.pass == Pass::backward && over_hosts) layouts::pace_messages(program, is_kernel);
     return program;
 }
 

@@ -319,14 +319,16 @@ private:
 LaunchStart launch_start(TransportKind transport, const RankHosts& hosts, const layouts::RingGroup& group, Team& team,
                          int member, int device, Clock::duration timeout) {
     const int alone = group.ring == 1 ? 1 : 0;  // such a rank waits for nobody
-    if (hosts.are_several()) return {FusedStart::local_before, alone};
+    if (hosts.split_a_ring(group)) return {FusedStart::local_before, alone};
     if (transport == TransportKind::loopback) return {FusedStart::all_arrived, alone};
     std::array<char, 32> bus_id{};
     RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
     Bytes own;
     append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
     const auto all = team.all_gather(member, own, timeout);
-    const auto sharing = static_cast<int>(std::ranges::count(all, own));
+    int sharing = 0;
+    for (std::size_t other = 0; other < all.size(); ++other)  // hosts may number their GPUs alike
+        sharing += all[other] == own && hosts.share(member, static_cast<int>(other));
     return {sharing > 1 ? FusedStart::all_arrived : FusedStart::at_once, sharing};
 }
 

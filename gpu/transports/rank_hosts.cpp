@@ -1,14 +1,44 @@
 #include "gpu/transports/rank_hosts.hpp"
 
+#include "gpu/team/bytes.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <cstring>
 #include <numeric>
 
 namespace ringlab::gpu {
+
+namespace {
+
+constexpr const char* ranks_per_host = "RINGLAB_RANKS_PER_HOST";
+
+/// What each rank tells the others: the name of its host, and the environment variable as it was given.
+std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
+    std::vector<char> name(64);
+    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name");
+    const char* const given = std::getenv(ranks_per_host);
+    const std::string pretended = given ? fmt::format("'{}'", given) : "not set";
+    Bytes own;
+    append(own, name);
+    append(own, std::vector<char>(pretended.begin(), pretended.end()));
+    const auto all = team.all_gather(team.first_local(), std::move(own), timeout);
+    const auto pretended_by = [&](std::size_t rank) {
+        std::span<const std::byte> bytes(all[rank]);
+        std::vector<char> text;
+        take(bytes, text);  // the name
+        take(bytes, text);
+        return std::string(text.begin(), text.end());
+    };
+    const auto first = pretended_by(0);
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+        require(pretended_by(rank) == first, "{} is {} for rank 0 and {} for rank {}; all ranks need the same",
+                ranks_per_host, first, pretended_by(rank), rank);
+    return all;
+}
+
+}  // namespace
 
 RankHosts RankHosts::apart(int ranks) {
     std::vector<int> first_ranks(static_cast<std::size_t>(ranks));
@@ -17,34 +47,33 @@ RankHosts RankHosts::apart(int ranks) {
 }
 
 RankHosts RankHosts::of_team(Team& team, Clock::duration timeout) {
+    const bool one_process = team.local_size() == team.size();
+    const auto all = one_process ? std::vector<Bytes>() : tell_all_the_host(team, timeout);
     std::vector<int> first_ranks(static_cast<std::size_t>(team.size()));
     if (const int each = pretended_ranks_per_host(); each > 0) {
         for (std::size_t rank = 0; rank < first_ranks.size(); ++rank)
             first_ranks[rank] = static_cast<int>(rank) / each * each;
         return RankHosts(std::move(first_ranks));
     }
-    if (team.local_size() == team.size()) return {};
-    std::array<char, 64> name{};
-    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name");
-    Bytes own(name.size());
-    std::memcpy(own.data(), name.data(), name.size());
-    const auto all = team.all_gather(team.first_local(), std::move(own), timeout);
+    if (one_process) return {};
     for (std::size_t rank = 0; rank < all.size(); ++rank)
         first_ranks[rank] = static_cast<int>(std::ranges::find(all, all[rank]) - all.begin());
     return RankHosts(std::move(first_ranks));
 }
 
-bool RankHosts::are_several() const {
-    return std::ranges::any_of(first_ranks_, [&](int first) { return first != first_ranks_.front(); });
+bool RankHosts::split_a_ring(const layouts::RingGroup& group) const {
+    for (int rank = 0; rank < group.world(); ++rank)
+        if (!share(rank, group.global_rank(group.replica(rank), 0))) return true;
+    return false;
 }
 
 int pretended_ranks_per_host() {
-    const char* const given = std::getenv("RINGLAB_RANKS_PER_HOST");
+    const char* const given = std::getenv(ranks_per_host);
     if (!given) return 0;
     char* end = nullptr;
     const auto ranks = std::strtol(given, &end, 10);
     require(end != given && *end == '\0' && ranks >= 1 && ranks <= 1'000'000,
-            "RINGLAB_RANKS_PER_HOST is '{}'; it must be the number of consecutive ranks that count as a host", given);
+            "{} is '{}'; it must be the number of consecutive ranks that count as a host", ranks_per_host, given);
     return static_cast<int>(ranks);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/team/team.hpp"
+#include "layouts/basics/ring_group.hpp"
 
 #include <vector>
 
@@ -19,14 +20,16 @@ public:
 
     /// Ranks share a host if their processes name the same one. The environment variable RINGLAB_RANKS_PER_HOST
     /// pretends that so many consecutive ranks have a host of their own, so that rings over hosts can be tried on one.
-    /// Where members are processes, all of them call it at the same time.
+    /// Where members are processes, all of them call it at the same time. Throws Error, the same on all of them, where
+    /// they were given different values of the variable.
     static RankHosts of_team(Team& team, Clock::duration timeout);
 
     bool share(int one, int other) const { return first_rank_beside(one) == first_rank_beside(other); }
     int first_rank_beside(int rank) const {
         return first_ranks_.empty() ? 0 : first_ranks_.at(static_cast<std::size_t>(rank));
     }
-    bool are_several() const;
+    /// Whether any ring of the group has ranks on several hosts.
+    bool split_a_ring(const layouts::RingGroup& group) const;
 
 private:
     std::vector<int> first_ranks_;  // empty: all share one

@@ -2,6 +2,7 @@
 // other, for the thread sanitizer to watch.
 
 #include "gpu/execution/executor.hpp"
+#include "gpu/execution/member_run.hpp"
 #include "tests/gpu/pretended_hosts.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -231,24 +232,106 @@ BOOST_DATA_TEST_CASE(messages_between_hosts_go_over_a_fabric_of_their_own,
 
 BOOST_AUTO_TEST_CASE(ranks_share_a_host_as_the_environment_pretends) {
     const auto team = make_thread_team(5);
+    const layouts::RingGroup one_ring{.ring = 5};
     const auto timeout = std::chrono::seconds(5);
-    BOOST_TEST(!RankHosts::of_team(*team, timeout).are_several());
+    BOOST_TEST(!RankHosts::of_team(*team, timeout).split_a_ring(one_ring));
     {
         const tests::PretendedHosts pretended(2);
         const auto hosts = RankHosts::of_team(*team, timeout);
-        BOOST_TEST(hosts.are_several());
+        BOOST_TEST(hosts.split_a_ring(one_ring));
         BOOST_TEST(hosts.share(2, 3));
         BOOST_TEST(!hosts.share(1, 2));
         BOOST_TEST(hosts.first_rank_beside(4) == 4);
     }
     {
         const tests::PretendedHosts pretended(5);
-        BOOST_TEST(!RankHosts::of_team(*team, timeout).are_several());
+        BOOST_TEST(!RankHosts::of_team(*team, timeout).split_a_ring(one_ring));
     }
     const tests::PretendedHosts pretended(0);
     BOOST_CHECK_EXCEPTION(RankHosts::of_team(*team, timeout), Error, [](const Error& error) {
         return std::string(error.what()).starts_with("RINGLAB_RANKS_PER_HOST is '0'; it must be");
     });
+}
+
+/// Processes that take turns on one thread. A rank that gathers hears what it and those before it have said, so the last
+/// one hears all.
+class ProcessesInTurn : public Team {
+public:
+    explicit ProcessesInTurn(int ranks) : given_(static_cast<std::size_t>(ranks)) {}
+
+    int rank = 0;  ///< whose turn it is
+
+    int size() const override { return static_cast<int>(given_.size()); }
+    int first_local() const override { return rank; }
+    int local_size() const override { return 1; }
+    std::vector<Bytes> all_gather(int member, Bytes bytes, Clock::duration) override {
+        given_.at(static_cast<std::size_t>(member)) = std::move(bytes);
+        return {given_.begin(), given_.begin() + rank + 1};
+    }
+    std::vector<Bytes> gather_to_root(Bytes, Clock::duration) override { return {}; }
+    bool agree(bool root_says) override { return root_says; }
+    void give_up(const std::string&) override {}
+    Clock::duration clock_offset() const override { return {}; }
+    Clock::duration clock_uncertainty() const override { return {}; }
+    void cancel() noexcept override {}
+    bool cancelled() const noexcept override { return false; }
+
+private:
+    std::vector<Bytes> given_;
+};
+
+BOOST_AUTO_TEST_CASE(processes_that_pretend_different_hosts_are_refused) {
+    const auto timeout = std::chrono::seconds(5);
+    const auto refuses = [&](ProcessesInTurn& team, const std::string& line) {
+        BOOST_CHECK_EXCEPTION(RankHosts::of_team(team, timeout), Error,
+                              [&](const Error& error) { return error.what() == line; });
+    };
+    {
+        ProcessesInTurn team(2);
+        BOOST_TEST(!RankHosts::of_team(team, timeout).split_a_ring({.ring = 1}));
+        const tests::PretendedHosts pretended(2);
+        team.rank = 1;
+        refuses(team, "RINGLAB_RANKS_PER_HOST is not set for rank 0 and '2' for rank 1; all ranks need the same");
+    }
+    ProcessesInTurn team(3);
+    for (team.rank = 0; team.rank < 2; ++team.rank) {
+        const tests::PretendedHosts pretended(1);
+        RankHosts::of_team(team, timeout);
+    }
+    const tests::PretendedHosts pretended(0);
+    refuses(team, "RINGLAB_RANKS_PER_HOST is '1' for rank 0 and '0' for rank 2; all ranks need the same");
+}
+
+// Two hosts of two ranks. Rings of two that each lie in one host are rings inside a host, for all that depends on it.
+BOOST_AUTO_TEST_CASE(rings_that_each_lie_in_one_host_do_not_go_over_hosts) {
+    const RankHosts hosts({0, 0, 2, 2});
+    using Placement = layouts::RingGroup::Placement;
+    struct Expectation {
+        layouts::RingGroup group;
+        bool over_hosts;
+    };
+    for (const auto& [group, over_hosts] :
+         {Expectation{{.ring = 2, .replicas = 2}, false},
+          Expectation{{.ring = 2, .replicas = 2, .placement = Placement::strided}, true},
+          Expectation{{.ring = 4}, true}}) {
+        BOOST_TEST_CONTEXT("rings of " << group.ring << ", over hosts: " << over_hosts) {
+            BOOST_TEST(hosts.split_a_ring(group) == over_hosts);
+            const auto passes = make_passes("pull", group.ring);
+            bool fetches = false;
+            for (const auto* schedule : {passes.forward.get(), passes.backward.get()})
+                for (const auto& rank : program_of(*schedule, group, hosts).ranks)
+                    for (const auto& one : rank.code)
+                        fetches |= one.op.kind == layouts::OpKind::fetch && !one.receives();
+            BOOST_TEST(fetches == !over_hosts);
+            const auto team = make_thread_team(4);
+            team->run([&](int member) {
+                const auto start = launch_start(TransportKind::mixed, hosts, group, *team, member, member % 2,
+                                                std::chrono::seconds(5));
+                const auto expected = over_hosts ? FusedStart::local_before : FusedStart::at_once;
+                require(start.fused == expected, "launches of member {} start otherwise", member);
+            });
+        }
+    }
 }
 
 // As `calibrate` times messages and the host.

@@ -26,4 +26,8 @@ std::unique_ptr<GpuProbe> make_cuda_probe(const std::string& kernels);
 /// Devices, driver and versions of CUDA and NCCL. Only in a program built with CUDA.
 void add_cuda_provenance(Provenance& provenance);
 
+/// Of runs with rings over the transport `mixed`, the only one for which it matters which ranks share a host: how many
+/// ranks count as a host, if that is pretended.
+void add_pretended_hosts(Provenance& provenance);
+
 }  // namespace ringlab::experiments

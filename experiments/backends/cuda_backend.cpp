@@ -76,7 +76,10 @@ public:
         return gpu::read_bytes_per_second();
     }
 
-    void add_provenance(Provenance& provenance) const override { add_cuda_provenance(provenance); }
+    void add_provenance(Provenance& provenance) const override {
+        add_cuda_provenance(provenance);
+        if (options_.transport == gpu::TransportKind::mixed) add_pretended_hosts(provenance);
+    }
 
     std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
                                               std::span<const reference::Inputs> inputs, int repeats) override {
@@ -220,6 +223,9 @@ void add_cuda_provenance(Provenance& provenance) {
     if (cudaDriverGetVersion(&driver) == cudaSuccess) provenance.set("cuda_driver", cuda_version(driver));
     if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) provenance.set("cuda_runtime", cuda_version(runtime));
     provenance.set("nccl", gpu::nccl_version());
+}
+
+void add_pretended_hosts(Provenance& provenance) {
     if (const int ranks = gpu::pretended_ranks_per_host(); ranks > 0)
         provenance.set("pretended_ranks_per_host", std::to_string(ranks));
 }

@@ -41,6 +41,8 @@ public:
 
     void add_provenance(Provenance& provenance) const override {
         add_cuda_provenance(provenance);
+        if (std::ranges::count(timing_.transports, to_string(gpu::TransportKind::mixed)) > 0)
+            add_pretended_hosts(provenance);
         provenance.set("cudnn", cudnn_.available() ? cudnn_.version() : cudnn_.why_not());
     }
 

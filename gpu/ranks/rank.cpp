@@ -61,6 +61,10 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     if (!problem_.queries.empty()) row_positions_ = upload(forward.row_positions(rank));
 }
 
+Rank::~Rank() {
+    if (own_give_up_stream_) cudaStreamSynchronize(*own_give_up_stream_);
+}
+
 void Rank::list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
     for (const auto& instruction : pass.program->code) {
         auto& pieces = pass.pieces.emplace_back();

@@ -47,6 +47,8 @@ public:
     Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
          const std::vector<const layouts::Program*>& programs, const std::vector<SlotMap>& maps,
          std::shared_ptr<void> exchange, const RankOptions& options);
+    /// Waits for what give_up() may have enqueued on the rank's own stream: it writes to memory that ends here.
+    ~Rank();
 
     /// What peers read and write.
     JoiningRank::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }

@@ -68,11 +68,11 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     Raises Refused, on every rank, where an argument is wrong or ranks differ in one, and the process may go on; raises
     BrokenRing where a rank is gone or silent for longer than the time-out of connect().
     """
-    key, rest = None, (mask, layout, schedule, group, scale, soft_cap)
+    key, rest = None, (mask, layout, schedule, scale, soft_cap)
     is_plain = sinks is cu_seqlens is dropout_seed is None and type(dropout) is float and not dropout
     if (is_plain and type(scale) in _SCALE and type(soft_cap) in _SCALE and deterministic is False
             and not torch.compiler.is_compiling()):
-        key = _op.kind(q, k, v, rest)
+        key = _op.kind(q, k, v, group, rest)
         if known := _op.attend_as_known(key, q, k, v):
             return (known[0], known[1].detach()) if return_lse else known[0]
     try:
@@ -92,7 +92,7 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     named = (mask, layout, schedule, _ring.group_name(group), *numbers, deterministic,
              bool(dropout) and dropout_seed is None)
     o, lse = _op.attend(q, k, v, sinks, cu_seqlens, seed, *named)
-    if key is not None and key == _op.kind(q, k, v, rest):  # not where q, k and v have become others above
+    if key is not None and key == _op.kind(q, k, v, group, rest):  # not where q, k and v have become others above
         _op.know(key, q, k, v, named)
     if packed:
         o, lse = o.squeeze(0), lse.squeeze(0)

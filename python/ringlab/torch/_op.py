@@ -5,6 +5,7 @@ import collections
 import contextlib
 import itertools
 import threading
+import weakref
 from typing import Optional
 
 import torch
@@ -414,14 +415,19 @@ def _attend_eagerly(q, k, v, sinks, cu_seqlens, seed, named, meaning):
 # as long as the rest of the call.
 
 _known = {}  # names and meaning, by all that ring_attention() was given, the oldest first
-atexit.register(_known.clear)  # as it has groups, see _ring
+atexit.register(_known.clear)  # as meshes have groups, see _ring
 
 
-def kind(q, k, v, given):
+def _weakly(group):
+    """A group that is destroyed should not live on in a key."""
+    return weakref.ref(group) if isinstance(group, dist.ProcessGroup) else group
+
+
+def kind(q, k, v, group, given):
     """What calls of one kind have in common; None where that cannot be told. Dropout, sinks and cu_seqlens have none."""
     try:
         key = (type(q), type(k), type(v), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device,
-               v.device, torch.are_deterministic_algorithms_enabled(), dist.group.WORLD, given)
+               v.device, torch.are_deterministic_algorithms_enabled(), _weakly(dist.group.WORLD), _weakly(group), given)
         hash(key)
         return key
     except (AttributeError, TypeError):  # this is refused where arguments are looked at

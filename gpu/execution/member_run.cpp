@@ -72,15 +72,18 @@ private:
         const auto& o = job_.options;
         std::vector<const layouts::Program*> programs;
         for (const auto& program : job_.programs) programs.push_back(&program);
-        const MapOptions memory{o.round_running_output, o.round_results, output_arrives(job_.programs.front()),
-                                arrival_flags(job_.programs)};
+        const MapOptions memory{.round_running_output = o.round_running_output,
+                                .round_results = o.round_results,
+                                .output_arrives = output_arrives(job_.programs.front()),
+                                .arrival_flags = arrival_flags(job_.programs),
+                                .merging_pairs = merging_pairs(job_.forward, job_.programs.front())};
         const auto maps = slot_maps(job_.forward, job_.backward, memory);
         const auto& own = maps[size(ring_rank(rank))];
         const auto start =
             launch_start(o.transport, job_.hosts, o.group, job_.team, member_, rank.seat.device, patience_of(o));
         rank.work =
             std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), programs, maps,
-                                   make_exchange_memory(fabric_, own.bytes(), own.arrival_flag_bytes()),
+                                   make_exchange_memory(fabric_, own.bytes(), own.zeroed_bytes()),
                                    RankOptions{.memory = memory,
                                                .deterministic = o.deterministic,
                                                .check_finite = o.check_finite,

@@ -14,9 +14,49 @@ using layouts::Pool;
 
 namespace {
 
-constexpr std::size_t o_of_output = 0, lse_of_output = 1;  // fields
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Rows of all heads.
+std::int64_t rows_of(const layouts::Schedule& schedule, int rank) {
+    const auto& problem = schedule.problem();
+    return problem.batch * schedule.block_tokens(schedule.row_block(rank)) * problem.query_heads;
+}
+
+/// Both are even, so that each begins at a multiple of 16 bytes.
+std::int64_t pairs_of_o(const layouts::Schedule& schedule, int owner) {
+    return rounded_up(rows_of(schedule, owner) * schedule.problem().value_dim, 2);
+}
+std::int64_t pairs_of_result(const layouts::Schedule& schedule, int owner) {
+    return pairs_of_o(schedule, owner) + rounded_up(rows_of(schedule, owner), 2);
+}
+
+/// Pairs of the messages that a rank receives before instruction `end`.
+std::size_t pairs_before(const layouts::Schedule& schedule, const layouts::Program& program, int rank,
+                         std::size_t end) {
+    std::int64_t pairs = 0;
+    for (std::size_t i = 0; i < end; ++i) {
+        const auto& op = program.ranks[static_cast<std::size_t>(rank)].code[i].op;
+        if (op.kind != OpKind::receive) continue;
+        pairs += op.pool == Pool::q ? rounded_up(rows_of(schedule, op.peer) * schedule.problem().head_dim, 4) / 2
+                                    : pairs_of_result(schedule, rank);
+    }
+    return static_cast<std::size_t>(pairs);
+}
 
 }  // namespace
+
+std::size_t merging_pairs(const layouts::Schedule& schedule, const layouts::Program& program) {
+    if (!schedule.is_one_launch()) return 0;
+    std::size_t most = 0;
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+        if (schedule.block_tokens(schedule.row_block(rank)) > most_merging_tokens) return 0;
+        most = std::max(most, pairs_before(schedule, program, rank,
+                                           program.ranks[static_cast<std::size_t>(rank)].code.size()));
+    }
+    return most;
+}
 
 MergingPass::MergingPass(const layouts::Schedule& schedule, const layouts::Program& program, int rank,
                          const PassMemory& memory, std::vector<SlotMap> maps, const FindWorkList& work_list,
@@ -32,19 +72,16 @@ MergingPass::MergingPass(const layouts::Schedule& schedule, const layouts::Progr
     if (own.tokens.size() > 0) own_work_ = &work_list(own);
     std::vector<const WorkList*> work;
     if (own_work_) work.push_back(own_work_);
-    bool one_piece_each = true;  // because a message has one flag
     for (const auto& instruction : code(rank)) {
         const auto& op = instruction.op;
-        if (op.kind == OpKind::attend && op.rows().block != own.block) {
-            work.push_back(&work_list(op.rows()));
-            others_.push_back({.work = work.back()});
-            other_blocks_.push_back(op.rows().block);
-        }
-        if (op.kind == OpKind::send && op.pool == Pool::q) one_piece_each &= pieces(instruction).size() == 1;
+        if (op.kind != OpKind::attend || op.rows().block == own.block) continue;
+        work.push_back(&work_list(op.rows()));
+        others_.push_back({.work = work.back()});
+        other_blocks_.push_back(op.rows().block);
     }
-    is_possible_ = one_piece_each && options.family.can_merge(shape_, work, maps_.size() - 1, options.ranks_on_device);
+    is_possible_ = options.family.can_merge(shape_, work, maps_.size() - 1, options.ranks_on_device);
     if (!is_possible_) return;
-    counters_ = uploaded(std::vector<std::uint32_t>(2 * maps_.size() + 2));
+    own_pairs_ = uploaded(std::vector<Pair>(static_cast<std::size_t>(pairs_of_result(schedule, rank))));
     late_ = uploaded(std::vector<std::uint32_t>(1));
     RINGLAB_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reported_), sizeof(*reported_), cudaHostAllocMapped));
     *reported_ = 0;
@@ -58,53 +95,36 @@ std::size_t MergingPass::other_of(int block) const {
     return size(std::ranges::find(other_blocks_, block) - other_blocks_.begin());
 }
 
-std::vector<Piece> MergingPass::pieces(const layouts::Instruction& message) const {
-    return message_pieces(schedule_, program_, message, maps_[size(rank_)], maps_[size(message.op.peer)]);
+Pair* MergingPass::pairs_at(char* memory, int receiver, std::size_t receive) const {
+    return reinterpret_cast<Pair*>(memory + maps_[size(receiver)].merging_pairs()) +
+           pairs_before(schedule_, program_, receiver, receive);
 }
 
-Field MergingPass::field_at_peer(const layouts::Instruction& send, std::size_t field) const {
-    const auto& map = maps_[size(send.op.peer)];
-    const auto place = place_of(schedule_, code(send.op.peer)[size(send.partner)], send.op.pool);
-    return map.field(map.message_frame(program_.pass, place), place, field);
+ResultPairs MergingPass::result_at(Pair* pairs, int owner) const {
+    return {.o = pairs, .lse = pairs + pairs_of_o(schedule_, owner)};
 }
 
 void MergingPass::connect(const std::function<char*(int)>& memory_of) {
-    const auto pass = program_.pass;
     rows_received_.resize(others_.size());
-    for (std::size_t i = 0; i < others_.size(); ++i) others_[i].row_groups_done = counters_.as<std::uint32_t>() + i;
     for (std::size_t i = 0; i < code(rank_).size(); ++i) {
         const auto& instruction = code(rank_)[i];
         const auto& op = instruction.op;
         if (!op.transfers()) continue;
-        char* const peer = memory_of(op.peer);
-        const auto flag_at_peer =
-            reinterpret_cast<std::uint32_t*>(peer + SlotMap::arrival_flag(pass, size(instruction.partner)));
         const bool sends = op.kind == OpKind::send;
-        if (sends && op.pool == Pool::q) {
-            const auto piece = pieces(instruction).front();
-            messages_.push_back({.from = memory_.data() + piece.from,
-                                 .to = peer + piece.to,
-                                 .bytes = piece.bytes,
-                                 .rows = piece.rows,
-                                 .from_pitch = piece.from_pitch,
-                                 .to_pitch = piece.to_pitch,
-                                 .flag = flag_at_peer,
-                                 .parts_done = counters_.as<std::uint32_t>() + maps_.size() + messages_.size()});
-        } else if (op.pool == Pool::q) {
-            const auto which = other_of(op.part.block);
-            others_[which].q = memory_.view(memory_.place(instruction, Pool::q));
-            others_[which].rows_flag = memory_.arrival_flag(pass, i);
-            rows_received_[which] = i;
+        Pair* const pairs = sends ? pairs_at(memory_of(op.peer), op.peer, size(instruction.partner))
+                                  : pairs_at(memory_.data(), rank_, i);
+        if (op.pool == Pool::q) {
+            if (sends) {
+                messages_.push_back(pairs);
+            } else {
+                const auto which = other_of(op.part.block);
+                others_[which].q = pairs;
+                rows_received_[which] = i;
+            }
         } else if (sends) {
-            auto& other = others_[other_of(op.part.block)];
-            const auto o = field_at_peer(instruction, o_of_output), lse = field_at_peer(instruction, lse_of_output);
-            other.o = {peer + o.begin, o.dtype, o.strides};
-            other.lse = {reinterpret_cast<float*>(peer + lse.begin), lse.strides};
-            other.result_flag = flag_at_peer;
+            others_[other_of(op.part.block)].result = result_at(pairs, op.peer);
         } else {
-            const auto place = memory_.place(instruction, Pool::output);
-            arriving_.push_back(
-                {memory_.view(place, o_of_output), memory_.rows(place, lse_of_output), memory_.arrival_flag(pass, i)});
+            arriving_.push_back(result_at(pairs, rank_));
             results_received_.push_back(i);
         }
     }
@@ -123,8 +143,7 @@ void MergingPass::launch(std::uint32_t number, const ForwardResult& result, cuda
                                       .q = memory_.view(memory_.own(Pool::q)),
                                       .result = result,
                                       .arriving = arriving_,
-                                      .own_done = counters_.as<std::uint32_t>() + 2 * maps_.size(),
-                                      .own_flag = counters_.as<std::uint32_t>() + 2 * maps_.size() + 1,
+                                      .own = result_at(own_pairs_.as<Pair>(), rank_),
                                       .ranks_on_device = options_.ranks_on_device,
                                       .number = number,
                                       .most_wait = options_.most_wait,

@@ -10,8 +10,11 @@
 
 namespace ringlab::gpu {
 
-/// A rank's pass of a schedule with is_one_launch(), as one launch: see MergingArgs. Its flags are the arrival flags of
-/// the messages.
+/// Room for the messages that launches send a rank: MapOptions::merging_pairs of a forward pass. 0 if ranks have too many
+/// rows for such launches, or the schedule has none.
+std::size_t merging_pairs(const layouts::Schedule& schedule, const layouts::Program& program);
+
+/// A rank's pass of a schedule with is_one_launch(), as one launch: see MergingArgs.
 class MergingPass {
 public:
     /// Finds the work list of an attend of `rows` to the rank's own keys.
@@ -48,9 +51,9 @@ private:
     using Code = std::vector<layouts::Instruction>;
     const Code& code(int rank) const { return program_.ranks[static_cast<std::size_t>(rank)].code; }
     std::size_t other_of(int block) const;
-    std::vector<Piece> pieces(const layouts::Instruction& message) const;
-    /// Where a field of a message that this rank sends arrives.
-    Field field_at_peer(const layouts::Instruction& send, std::size_t field) const;
+    /// Where the pairs of a message lie, in memory of the rank that receives it.
+    Pair* pairs_at(char* memory, int receiver, std::size_t receive) const;
+    ResultPairs result_at(Pair* pairs, int owner) const;
 
     const layouts::Schedule& schedule_;
     const layouts::Program& program_;
@@ -62,14 +65,14 @@ private:
     bool is_possible_ = false, is_connected_ = false;
 
     const WorkList* own_work_ = nullptr;
-    std::vector<RowsMessage> messages_;
+    std::vector<Pair*> messages_;
     std::vector<OtherRows> others_;  // in the order of the attends
-    std::vector<ArrivingResult> arriving_;
+    std::vector<ResultPairs> arriving_;
     // The instructions that receive others_ and arriving_, and the blocks of the former.
     std::vector<std::size_t> rows_received_, results_received_;
     std::vector<int> other_blocks_;
 
-    DeviceBuffer counters_, late_;
+    DeviceBuffer own_pairs_, late_;
     std::uint32_t* reported_ = nullptr;  // in host memory that the device sees
     Stream other_stream_;
 };

@@ -43,9 +43,9 @@ std::size_t span(const Field& field) {
 
 }  // namespace
 
-std::shared_ptr<void> make_exchange_memory(Fabric& fabric, std::size_t bytes, std::size_t arrival_flag_bytes) {
+std::shared_ptr<void> make_exchange_memory(Fabric& fabric, std::size_t bytes, std::size_t zeroed_bytes) {
     auto memory = fabric.allocate(bytes);
-    RINGLAB_CUDA(cudaMemsetAsync(memory.get(), 0, arrival_flag_bytes, nullptr));
+    RINGLAB_CUDA(cudaMemsetAsync(memory.get(), 0, zeroed_bytes, nullptr));
     RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
     return memory;
 }

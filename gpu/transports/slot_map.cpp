@@ -105,8 +105,10 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     rounds_output_ = options.round_results && !rounds_running;
     dq_overwrites_output_ = backward && rounds_output_;
 
-    arrival_flag_bytes_ = options.arrival_flags * sizeof(std::uint32_t);
-    exchange_.take(static_cast<std::int64_t>(arrival_flag_bytes_));
+    constexpr std::int64_t pair_bytes = 8;
+    exchange_.take(static_cast<std::int64_t>(options.arrival_flags * sizeof(std::uint32_t)));
+    merging_pairs_ = take(Pool::output, static_cast<std::int64_t>(options.merging_pairs) * pair_bytes, memory_.work);
+    zeroed_bytes_ = exchange_.cursor;
     const bool lends_rows = rows_are_local_;
     ahead[index(Pool::q)] =
         back[index(Pool::q)] = {lends_rows ? Frame{Pool::q, {}, {dtype}, true} : frame(Pool::q, dtype, memory_.inputs)};

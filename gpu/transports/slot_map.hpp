@@ -23,6 +23,7 @@ struct MapOptions {
     bool round_results = false;         ///< see GpuOptions
     bool output_arrives = false;        ///< some rank receives its own output; see output_arrives()
     std::size_t arrival_flags = 0;      ///< number of flags of a rank, see arrival_flags()
+    std::size_t merging_pairs = 0;      ///< of 8 bytes, see merging_pairs()
     Lent lent = Lent::nothing;
 };
 
@@ -93,7 +94,10 @@ public:
     static std::size_t arrival_flag(layouts::Pass pass, std::size_t receive) {
         return (2 * receive + (pass == layouts::Pass::backward)) * sizeof(std::uint32_t);
     }
-    std::size_t arrival_flag_bytes() const { return arrival_flag_bytes_; }
+    /// The byte where messages of launches that merge begin, see MergingPass.
+    std::size_t merging_pairs() const { return merging_pairs_; }
+    /// Flags and messages of launches must be 0 before the first pass.
+    std::size_t zeroed_bytes() const { return zeroed_bytes_; }
     const MemoryUse& memory() const { return memory_; }  ///< without work lists
 
     /// Where the slot of an operand lies.
@@ -143,7 +147,7 @@ private:
     const layouts::Problem& problem_;
     bool rows_are_local_;
     Memory exchange_, local_;
-    std::size_t arrival_flag_bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
+    std::size_t merging_pairs_ = 0, zeroed_bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
     MemoryUse memory_;
     std::array<Frames, 2> frames_;  // by pass
     std::array<Frame, layouts::pool_count> rounded_;

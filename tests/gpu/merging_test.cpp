@@ -28,6 +28,7 @@ using layouts::DType;
 // Query heads of one kv head; keys and rows of a rank. Several thread blocks send a rank's rows, which are 17 KB.
 constexpr int group = 12, dim = 64, keys = 1000, rows = 11;
 constexpr int passes = 5;
+constexpr std::uint32_t first_number = 0xfffffffdu;  // so that numbers wrap around
 constexpr std::size_t elements_of_q = std::size_t{rows} * group * dim;
 
 /// Normal numbers that bf16 holds exactly.
@@ -56,11 +57,7 @@ public:
           most_wait_(most_wait),
           k_(uploaded_bits(k)),
           v_(uploaded_bits(v)),
-          q_slots_(elements_of_q * sizeof(std::uint16_t) * static_cast<std::size_t>(ranks)),
-          o_slots_(elements_of_q * sizeof(float) * static_cast<std::size_t>(ranks)),
-          lse_slots_(std::size_t{rows} * group * sizeof(float) * static_cast<std::size_t>(ranks)),
-          flags_(gpu::uploaded(std::vector<std::uint32_t>(2 * static_cast<std::size_t>(ranks)))),
-          counters_(gpu::uploaded(std::vector<std::uint32_t>(2 * static_cast<std::size_t>(ranks) + 2))),
+          pairs_(static_cast<std::size_t>(ranks) * pairs_of_peer * sizeof(gpu::Pair)),
           late_(gpu::uploaded(std::vector<std::uint32_t>(1))) {
         const auto mask = layouts::make_mask("full", std::int64_t{keys} * ranks);
         const auto own_keys =
@@ -74,7 +71,7 @@ public:
                                                                                  .family = gpu::kernel_family("hopper"),
                                                                                  .query_heads_per_kv_head = group}));
         }
-        for (auto* memory : {&q_slots_, &o_slots_, &lse_slots_}) memory->fill(0xff, stream);
+        pairs_.fill(0xff, stream);
         for (int pass = 0; pass < passes; ++pass) {
             q.push_back(random_numbers(elements_of_q, 10u * static_cast<unsigned>(pass) + static_cast<unsigned>(rank)));
             q_.push_back(uploaded_bits(q.back()));
@@ -91,26 +88,17 @@ public:
     VirtualRank& operator=(const VirtualRank&) = delete;
 
     void launch(int pass, const std::vector<std::unique_ptr<VirtualRank>>& all) {
-        std::vector<gpu::RowsMessage> messages;
+        std::vector<gpu::Pair*> messages;
         std::vector<gpu::OtherRows> others;
-        std::vector<gpu::ArrivingResult> arriving;
+        std::vector<gpu::ResultPairs> arriving;
         for (int peer = 0; peer < ranks_; ++peer) {
             if (peer == rank_) continue;
-            auto& there = *all[static_cast<std::size_t>(peer)];
-            messages.push_back({.from = q_[static_cast<std::size_t>(pass)].as<const char>(),
-                                .to = static_cast<char*>(there.q_slot(rank_)),
-                                .bytes = elements_of_q * sizeof(std::uint16_t),
-                                .flag = there.rows_flag(rank_),
-                                .parts_done = counters_.as<std::uint32_t>() + ranks_ + peer});
+            const auto& there = *all[static_cast<std::size_t>(peer)];
+            messages.push_back(there.q_of(rank_));
             others.push_back({.work = work_[static_cast<std::size_t>(peer)].get(),
-                              .q = {q_slot(peer), DType::bf16, strides},
-                              .rows_flag = rows_flag(peer),
-                              .o = {there.o_slot(rank_), DType::fp32, strides},
-                              .lse = {there.lse_slot(rank_), lse_strides},
-                              .result_flag = there.result_flag(rank_),
-                              .row_groups_done = counters_.as<std::uint32_t>() + peer});
-            arriving.push_back(
-                {{o_slot(peer), DType::fp32, strides}, {lse_slot(peer), lse_strides}, result_flag(peer)});
+                              .q = q_of(peer),
+                              .result = there.result_of(rank_)});
+            arriving.push_back(result_of(peer));
         }
         gpu::AttendShape shape;
         shape.query_heads_per_kv_head = group;
@@ -127,9 +115,8 @@ public:
              .result = {.o = {o_[static_cast<std::size_t>(pass)].data(), DType::fp32, strides},
                         .lse = {lse_[static_cast<std::size_t>(pass)].as<float>(), lse_strides}},
              .arriving = arriving,
-             .own_done = counters_.as<std::uint32_t>() + 2 * ranks_,
-             .own_flag = counters_.as<std::uint32_t>() + 2 * ranks_ + 1,
-             .number = static_cast<std::uint32_t>(pass) + 1,
+             .own = result_of(rank_),
+             .number = first_number + static_cast<std::uint32_t>(pass),
              .most_wait = most_wait_,
              .late = late_.as<std::uint32_t>(),
              .reported = reported},
@@ -156,16 +143,19 @@ private:
     static constexpr gpu::Strides strides = gpu::dense_strides(rows, group, dim);
     static constexpr gpu::Strides lse_strides = gpu::dense_strides(rows, group);
 
-    void* q_slot(int owner) const { return q_slots_.as<std::uint16_t>() + elements_of_q * owner; }
-    float* o_slot(int peer) const { return o_slots_.as<float>() + elements_of_q * peer; }
-    float* lse_slot(int peer) const { return lse_slots_.as<float>() + std::size_t{rows} * group * peer; }
-    std::uint32_t* rows_flag(int owner) const { return flags_.as<std::uint32_t>() + 2 * owner; }
-    std::uint32_t* result_flag(int peer) const { return flags_.as<std::uint32_t>() + 2 * peer + 1; }
+    static constexpr std::size_t pairs_of_peer = 2 * elements_of_q + std::size_t{rows} * group;
+    static_assert(std::size_t{rows} * group % 2 == 0);
+
+    gpu::Pair* q_of(int owner) const { return pairs_.as<gpu::Pair>() + pairs_of_peer * static_cast<std::size_t>(owner); }
+    gpu::ResultPairs result_of(int peer) const {
+        auto* const pairs = q_of(peer) + elements_of_q;
+        return {pairs, pairs + elements_of_q};
+    }
 
     int rank_, ranks_;
     std::chrono::nanoseconds most_wait_;
     std::vector<std::unique_ptr<gpu::WorkList>> work_;  // by owner of the rows
-    DeviceBuffer k_, v_, q_slots_, o_slots_, lse_slots_, flags_, counters_, late_;
+    DeviceBuffer k_, v_, pairs_, late_;
     std::vector<DeviceBuffer> q_, o_, lse_;  // by pass
 };
 

@@ -1,5 +1,6 @@
 // Where the tensors of a rank lie, and what messages between ranks move. Needs no device.
 
+#include "gpu/ranks/merging_pass.hpp"
 #include "gpu/ranks/rank_memory.hpp"
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
@@ -233,6 +234,31 @@ BOOST_AUTO_TEST_CASE(what_a_caller_lends_takes_no_exchange_memory) {
     BOOST_TEST(with_rows.local_bytes() == 0u);
     BOOST_TEST(without_rows.local_bytes() == dq + statistics);
     BOOST_TEST(without_rows.bytes() + without_rows.local_bytes() < with_rows.bytes());
+}
+
+// Three of four ranks have a query token. Each of them gets rows from two peers and results from three.
+BOOST_AUTO_TEST_CASE(messages_of_launches_that_merge_lie_between_the_flags_and_the_tensors) {
+    auto problem = awkward_problem();
+    problem.queries = {{problem.tokens - 3, problem.tokens}};
+    const auto passes = make_passes({problem, "causal", "striped", "joined-merge", 4});
+    constexpr std::size_t rows = 2 * 8, q = rows * 24 / 2, result = rows * 20 + rows, flags = 100;
+    const auto pairs = gpu::merging_pairs(*passes.forward, resolve(*passes.forward));
+    BOOST_TEST(pairs == 2 * q + 3 * result);
+    const gpu::SlotMap map(*passes.forward, nullptr, 1, {.arrival_flags = flags, .merging_pairs = pairs});
+    BOOST_TEST(map.merging_pairs() >= flags * sizeof(std::uint32_t));
+    BOOST_TEST(map.merging_pairs() % sizeof(std::max_align_t) == 0u);
+    BOOST_TEST(map.zeroed_bytes() >= map.merging_pairs() + pairs * sizeof(gpu::Pair));
+    const auto own = own_place(*passes.forward, 1, Pool::q);
+    BOOST_TEST(map.field(map.frame(Pass::forward, own), own, 0).begin >= map.zeroed_bytes());
+}
+
+BOOST_AUTO_TEST_CASE(launches_with_many_rows_do_not_merge) {
+    auto problem = awkward_problem();
+    for (const int tokens : {256, 257}) {
+        problem.tokens = 2 * tokens;
+        const auto passes = make_passes({problem, "causal", "contiguous", "joined-merge", 2});
+        BOOST_TEST((gpu::merging_pairs(*passes.forward, resolve(*passes.forward)) > 0) == (tokens == 256));
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

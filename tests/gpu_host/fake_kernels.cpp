@@ -70,24 +70,22 @@ public:
         return true;
     }
     void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const override {
-        for (const auto& message : args.messages) {
-            cudaMemcpy2DAsync(message.to, message.to_pitch, message.from, message.from_pitch, message.bytes,
-                              message.rows, cudaMemcpyDeviceToDevice, stream);
-            write_value(stream, message.flag, args.number);
-        }
+        // A pair is told by its number, the high half.
+        const auto send = [&](Pair* pair) {
+            write_value(stream, reinterpret_cast<std::uint32_t*>(pair) + 1, args.number);
+        };
+        const auto await = [&](const Pair* pair) {
+            wait_in_kernel(stream, reinterpret_cast<const std::uint32_t*>(pair) + 1, args.number, args.late);
+        };
+        for (auto* message : args.messages) send(message);
         for (const auto& view : {args.k, args.v}) read(view, stream);
         for (const auto& other : args.others) {
-            wait_in_kernel(stream, other.rows_flag, args.number, args.late);
-            read(other.q, stream);
-            write(other.o, stream);
-            write_value(stream, other.result_flag, args.number);
+            await(other.q);
+            send(other.result.o);
         }
         if (!args.work) return;
         read(args.q, stream);
-        for (const auto& result : args.arriving) {
-            wait_in_kernel(stream, result.flag, args.number, args.late);
-            read(result.o, stream);
-        }
+        for (const auto& result : args.arriving) await(result.o);
         write(args.result.o, stream);
     }
 };

@@ -95,7 +95,7 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
     };
     const auto& any = args.work ? *args.work : *args.others.front().work;
     const ForwardArgs own{.shape = shape,
-                          .q = args.work ? args.q : args.others.front().q,
+                          .q = args.q,
                           .k = args.k,
                           .v = args.v,
                           .result = args.result};
@@ -108,8 +108,7 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
                          .other_count = static_cast<int>(args.others.size()),
                          .result_count = static_cast<int>(args.arriving.size()),
                          .merging_clusters = 0,
-                         .own_done = args.own_done,
-                         .own_flag = args.own_flag,
+                         .own = args.arriving.empty() ? ResultPairs{} : args.own,
                          .number = args.number,
                          .late = args.late,
                          .reported = args.reported,
@@ -117,38 +116,15 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
     require_chunks(launch.forward.k, "k");
     require_chunks(launch.forward.v, "v");
     if (args.work) launch.rows = split_kv_rows(launch.forward.q, *args.work, launch.forward.work, shape);
-    for (std::size_t i = 0; i < args.messages.size(); ++i) {
-        const auto& [from, to, bytes, rows, from_pitch, to_pitch, flag, parts_done] = args.messages[i];
-        const auto addresses = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to);
-        constexpr std::size_t chunk = 16;
-        require((addresses | bytes | from_pitch | to_pitch) % chunk == 0,
-                "rows of {} bytes at {} for a peer's {}, pitches {} and {}: all must be multiples of 16 bytes", bytes,
-                static_cast<const void*>(from), static_cast<const void*>(to), from_pitch, to_pitch);
-        launch.messages[i] = {.from = from,
-                              .to = to,
-                              .bytes = static_cast<std::int64_t>(bytes),
-                              .rows = static_cast<std::int64_t>(rows),
-                              .from_pitch = static_cast<std::int64_t>(from_pitch),
-                              .to_pitch = static_cast<std::int64_t>(to_pitch),
-                              .flag = flag,
-                              .parts_done = parts_done};
-    }
+    std::ranges::copy(args.messages, launch.messages);
     for (std::size_t i = 0; i < args.others.size(); ++i) {
         const auto& other = args.others[i];
-        launch.others[i] = {.rows = split_kv_rows(input(other.q, shape.dtype, shape.head_dim, "q"), *other.work,
-                                                  items_of(*other.work), shape),
-                            .rows_flag = other.rows_flag,
-                            .o = elements(other.o, "a peer's o"),
-                            .lse = row_values(other.lse, "a peer's lse"),
-                            .result_flag = other.result_flag,
-                            .row_groups_done = other.row_groups_done};
+        const Input q{.data = nullptr, .strides = {}, .dim = static_cast<int>(shape.head_dim), .chunks_fit = true};
+        launch.others[i] = {.rows = split_kv_rows(q, *other.work, items_of(*other.work), shape),
+                            .q = other.q,
+                            .result = other.result};
     }
-    require(args.arriving.empty() || (args.result.o.dtype == DType::fp32 && args.result.lse.data),
-            "a launch that merges results of peers keeps its own in the output, so o must be fp32 and lse is needed");
-    for (std::size_t i = 0; i < args.arriving.size(); ++i)
-        launch.results[i] = {.o = elements(args.arriving[i].o, "an arriving o"),
-                             .lse = row_values(args.arriving[i].lse, "an arriving lse"),
-                             .flag = args.arriving[i].flag};
+    std::ranges::copy(args.arriving, launch.results);
     return launch;
 }
 
@@ -230,6 +206,7 @@ public:
 
     bool can_merge(const AttendShape& shape, std::span<const WorkList* const> work, std::size_t peers,
                    int ranks_on_device) const override {
+        static_assert(most_split_kv_tokens <= most_merging_tokens);
         if (peers > MergingLaunch::most_peers) return false;
         std::int64_t row_groups = 0;
         for (const auto* list : work) {

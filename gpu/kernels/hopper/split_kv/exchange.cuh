@@ -5,169 +5,191 @@
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
 #include "gpu/kernels/hopper/work_tiles/fused_launch.cuh"
 
-// How the launches of a MergingLaunch's peers exchange rows and results: each stores in the memory of the other, and
-// then sets a flag there. A flag has the number of the launch that set it last. Numbers only grow, so that nothing is
-// reset.
+// How the launches of a MergingLaunch's peers exchange rows and results. Each stores pairs in the memory of the other:
+// four bytes of data, and the number of the launch. A pair is stored and loaded as one, so whoever finds the number has
+// the data: no flag, and no fence, which would wait for all stores that came before. NCCL's protocol LL does the same.
+//
+// Every pair of a message is stored once in each pass. So it has the number of this pass or of an earlier one, and
+// nothing is reset.
 //
 // The kernels cannot wait for each other in a circle. A launch sends its rows before it waits for anything. Then come
 // the thread blocks that attend to rows of other ranks, which wait for those messages alone, then those of the own
 // rows, which wait for nobody, and last the blocks that merge, which wait for the own blocks and for the peers' blocks
 // of the first kind. (Blocks begin in the order of their numbers.)
 //
-// No slot is overwritten too early. A peer stores results of launch n when it has the rows of launch n, which the owner
+// No pair is overwritten too early. A peer stores results of launch n when it has the rows of launch n, which the owner
 // sends after its launch n - 1 has ended. The owner sends rows of launch n after it has had the peer's results of n -
 // 1, which the peer sent after it had read the rows of n - 1.
 
 namespace ringlab::gpu::hopper {
 
-/// Waits for a flag, for a limited time. After that it reports `late` to the host and goes on, as await_flag() of fused
-/// launches does. One thread calls it.
-__device__ inline void await_peer(const MergingLaunch& launch, const std::uint32_t* flag, std::uint32_t late) {
-    constexpr int polls_between_looks = 64;
-    const std::uint64_t begin = nanoseconds();
-    // "Not yet" by the sign of the difference, because numbers wrap around.
-    for (int polls = 1; static_cast<std::int32_t>(load_acquired(flag) - launch.number) < 0; ++polls) {
-        if (polls % polls_between_looks != 0) continue;
-        if (load_acquired(launch.late) != 0) return;
-        if (nanoseconds() - begin <= launch.most_nanoseconds) continue;
-        store_released(launch.reported, late);
-        store_released(launch.late, 1);
-        return;
-    }
+struct TwoPairs {
+    Pair first, second;
+};
+
+__device__ inline Pair pair_of(std::uint32_t data, std::uint32_t number) {
+    return static_cast<Pair>(number) << 32 | data;
+}
+__device__ inline Pair pair_of(float data, std::uint32_t number) { return pair_of(__float_as_uint(data), number); }
+__device__ inline std::uint32_t data_of(Pair pair) { return static_cast<std::uint32_t>(pair); }
+__device__ inline float float_of(Pair pair) { return __uint_as_float(data_of(pair)); }
+__device__ inline bool has_number(Pair pair, std::uint32_t number) { return pair >> 32 == number; }
+
+__device__ inline Pair load_one(const Pair* from) {
+    Pair pair;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(pair) : "l"(from) : "memory");
+    return pair;
+}
+__device__ inline void store_one(Pair* to, Pair pair) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(pair) : "memory");
+}
+
+/// Two pairs at a multiple of 16 bytes. Each of them is loaded and stored as one.
+__device__ inline TwoPairs load_two(const Pair* from) {
+    TwoPairs two;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(two.first), "=l"(two.second)
+                 : "l"(from)
+                 : "memory");
+    return two;
+}
+__device__ inline void store_two(Pair* to, Pair first, Pair second) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
 }
 
 /// What the host is told about peer `index` of a kind.
 __device__ inline std::uint32_t late_rows(int index) { return 2 * static_cast<std::uint32_t>(index) + 1; }
 __device__ inline std::uint32_t late_result(int index) { return 2 * static_cast<std::uint32_t>(index) + 2; }
 
-/// Called by one thread of each of `count` thread blocks or row groups, when all of its threads have stored their part
-/// of a message and have met at a barrier. The last of them sets the message's flag in the peer's memory. `done` is 0
-/// before and after.
-__device__ inline void end_part(std::uint32_t* done, std::uint32_t count, std::uint32_t* flag, std::uint32_t number) {
-    if (count > 1) {
-        __threadfence_system();
-        if (atomicInc(done, count - 1) != count - 1) return;
+/// A wait of one thread for pairs, for a limited time. After that it reports to the host and goes on with whatever is
+/// there, as await_flag() of fused launches does.
+class Wait {
+public:
+    explicit __device__ Wait(const MergingLaunch& launch) : launch_(launch) {}
+
+    /// Called after each look that was in vain. `late`: what is not there; 0 if it comes from this launch, so that it
+    /// is in time, or another wait has reported why not.
+    __device__ bool is_over(std::uint32_t late) {
+        constexpr int looks_between_clocks = 64;
+        if (++looks_ % looks_between_clocks != 0) return false;
+        if (load_acquired(launch_.late) != 0) return true;
+        const auto now = nanoseconds();
+        if (begin_ == 0) begin_ = now;
+        if (late == 0 || now - begin_ <= launch_.most_nanoseconds) return false;
+        store_released(launch_.reported, late);
+        store_released(launch_.late, 1);
+        return true;
     }
-    store_released(flag, number);
+
+private:
+    const MergingLaunch& launch_;
+    int looks_ = 0;
+    std::uint64_t begin_ = 0;
+};
+
+/// Where a row of a message begins, in pairs per value of the row.
+__device__ inline std::int64_t row_of_message(const MergingLaunch& launch, int tokens, int batch, int token, int head) {
+    return (static_cast<std::int64_t>(batch) * tokens + token) * launch.forward.geometry.query_heads + head;
 }
 
-/// Sends the rank's own rows. A message has as many thread blocks as it takes for `unroll` chunks of 16 bytes per
-/// thread, because a copy takes about 2.7 us from load to store. They are among the first blocks of the grid, which run
-/// at the same time: a later block might begin only after blocks that wait for a peer which waits for these rows.
+/// Sends the rank's own rows: each thread four chunks of 16 bytes at a time, because a copy takes about 2.7 us from
+/// load to store. The first blocks of the grid send them, which run at the same time: a later block might begin only
+/// after blocks that wait for a peer which waits for these rows.
 __device__ inline void send_rows(const MergingLaunch& launch) {
-    if (launch.message_count == 0) return;
     constexpr int unroll = 4, most_blocks = 56;
-    const int blocks = static_cast<int>(gridDim.x), threads = static_cast<int>(blockDim.x);
-    const int most_parts = max(1, min(blocks, most_blocks) / launch.message_count);
-    for (int m = 0, first = 0; m < launch.message_count; ++m) {
-        const auto& message = launch.messages[m];
-        const int chunks = static_cast<int>(message.bytes / 16), all = static_cast<int>(message.rows) * chunks;
-        const int parts = max(1, min(most_parts, (all + threads * unroll - 1) / (threads * unroll)));
-        // Blocks [first, first + parts), modulo the number of blocks.
-        for (int part = (static_cast<int>(blockIdx.x) - first % blocks + blocks) % blocks; part < parts;
-             part += blocks) {
-            const int step = parts * threads;
-            for (int i = part * threads + static_cast<int>(threadIdx.x); i < all; i += unroll * step) {
-                int4 some[unroll];
+    const int blocks = min(static_cast<int>(gridDim.x), most_blocks);
+    if (launch.message_count == 0 || static_cast<int>(blockIdx.x) >= blocks) return;
+    const auto& geometry = launch.forward.geometry;
+    const auto& q = launch.rows.q;
+    const int chunks = q.dim / 8, heads = geometry.query_heads, tokens = launch.rows.tokens;
+    const int all = geometry.batch * tokens * heads * chunks;
+    const int step = blocks * static_cast<int>(blockDim.x);
+    for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < all; i += unroll * step) {
+        uint4 some[unroll];
 #pragma unroll
-                for (int u = 0; u < unroll; ++u)
-                    if (const int at = i + u * step; at < all)
-                        some[u] = *reinterpret_cast<const int4*>(message.from + at / chunks * message.from_pitch +
-                                                                 at % chunks * 16);
-#pragma unroll
-                for (int u = 0; u < unroll; ++u)
-                    if (const int at = i + u * step; at < all)
-                        *reinterpret_cast<int4*>(message.to + at / chunks * message.to_pitch + at % chunks * 16) =
-                            some[u];
+        for (int u = 0; u < unroll; ++u)
+            if (const int at = i + u * step; at < all) {
+                const int row = at / chunks, head = row % heads, token = row / heads % tokens;
+                some[u] = *reinterpret_cast<const uint4*>(
+                    static_cast<const std::uint16_t*>(q.data) +
+                    device::row_index(q.strides, row / heads / tokens, token, head) + at % chunks * 8);
             }
-            __syncthreads();
-            if (threadIdx.x == 0)
-                end_part(message.parts_done, static_cast<std::uint32_t>(parts), message.flag, launch.number);
-        }
-        first += parts;
+        for (int m = 0; m < launch.message_count; ++m)
+#pragma unroll
+            for (int u = 0; u < unroll; ++u)
+                if (const int at = i + u * step; at < all) {
+                    Pair* const to = launch.messages[m] + static_cast<std::int64_t>(at) * 4;
+                    store_two(to, pair_of(some[u].x, launch.number), pair_of(some[u].y, launch.number));
+                    store_two(to + 2, pair_of(some[u].z, launch.number), pair_of(some[u].w, launch.number));
+                }
     }
 }
 
-/// All threads of a block wait until a peer has sent its rows.
-__device__ inline void await_rows(const MergingLaunch& launch, int other) {
-    if (threadIdx.x == 0) await_peer(launch, launch.others[other].rows_flag, late_rows(other));
-    __syncthreads();
-}
-
-/// All threads of a block wait until all peers have sent their results of the own rows, and the own result is there. It
-/// is there in time, or a block that waits for a peer has reported it.
-__device__ inline void await_results(const MergingLaunch& launch) {
-    const int i = static_cast<int>(threadIdx.x);
-    if (i < launch.result_count) await_peer(launch, launch.results[i].flag, late_result(i));
-    if (i == launch.result_count)
-        while (static_cast<std::int32_t>(load_acquired(launch.own_flag) - launch.number) < 0 &&
-               load_acquired(launch.late) == 0) {
-        }
-    __syncthreads();
-}
-
-/// Merges the results of peers into the own one, which the output holds, by thread block `index` of
-/// launch.merging_clusters. Each warp takes rows in turn. Results are normalised: their l is 1, and their m is lse.
-/// They are added in a fixed order.
+/// Merges the own result and those of peers into the output, by thread block `index` of launch.merging_clusters. Each
+/// warp takes rows in turn. Results are normalised: their l is 1, and their m is lse. They are added in a fixed order.
+template <int columns>
 __device__ inline void merge_rows(const MergingLaunch& launch, int index) {
     using namespace device;
-    await_results(launch);
     constexpr float log2_e = 1.4426950408889634f;
-    constexpr int most = MergingLaunch::most_peers;
+    constexpr int most = MergingLaunch::most_peers + 1, parts = columns / 64;
     const auto& params = launch.forward;
-    const int heads = params.geometry.query_heads, tokens = launch.rows.tokens;
+    const int heads = params.geometry.query_heads, tokens = launch.rows.tokens, own = launch.result_count;
     const int warps = static_cast<int>(blockDim.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int step = launch.merging_clusters * blocks_of_cluster() * warps;
     for (int row = index * warps + static_cast<int>(threadIdx.x) / 32; row < params.geometry.batch * tokens * heads;
          row += step) {
-        const int head = row % heads, token = row / heads % tokens, batch = row / heads / tokens;
-        float& lse = value_of(params.lse, batch, token, head);
-        float weight[most + 1];
-        weight[most] = lse * log2_e;
-        float largest = weight[most];
+        // All loads are under way together, those of lse too.
+        Pair lse[most];
+        TwoPairs o[most][parts];
+        for (Wait wait(launch);;) {
+            int missing = -1;
+#pragma unroll
+            for (int p = most; p-- > 0;) {
+                if (p > own) continue;
+                const auto& result = p == own ? launch.own : launch.results[p];
+                lse[p] = load_one(result.lse + row);
+                bool is_there = has_number(lse[p], launch.number);
+#pragma unroll
+                for (int s = 0; s < parts; ++s)
+                    if (const int column = 64 * s + 2 * lane; column < params.v.dim) {
+                        o[p][s] = load_two(result.o + static_cast<std::int64_t>(row) * params.v.dim + column);
+                        is_there = is_there && has_number(o[p][s].first, launch.number) &&
+                                   has_number(o[p][s].second, launch.number);
+                    }
+                if (!is_there) missing = p;
+            }
+            if (missing < 0 || wait.is_over(missing == own ? 0 : late_result(missing))) break;
+        }
+        __syncwarp();
+        float weight[most], largest = minus_infinity(), sum = 0;
 #pragma unroll
         for (int p = 0; p < most; ++p) {
-            weight[p] = p < launch.result_count ? value_of(launch.results[p].lse, batch, token, head) * log2_e
-                                                : minus_infinity();
+            weight[p] = p <= own ? float_of(lse[p]) * log2_e : minus_infinity();
             largest = fmaxf(largest, weight[p]);
         }
         const float offset = largest == minus_infinity() ? 0.0f : largest;
-        float sum = 0;
 #pragma unroll
-        for (int p = 0; p <= most; ++p) sum += weight[p] = exp2_fast(weight[p] - offset);
+        for (int p = 0; p < most; ++p) sum += weight[p] = exp2_fast(weight[p] - offset);
         const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-        for (int column = 2 * lane; column < params.v.dim; column += 64) {
-            const int count = params.v.dim - column;
-            const auto index_in = [&](const Elements& tensor) {
-                return row_index(tensor.strides, batch, token, head) + column;
-            };
-            float2 all = load_pair(params.o, index_in(params.o), count);
-            all = make_float2(all.x * weight[most], all.y * weight[most]);
+        const int head = row % heads, token = row / heads % tokens, batch = row / heads / tokens;
+#pragma unroll
+        for (int s = 0; s < parts; ++s) {
+            const int column = 64 * s + 2 * lane;
+            if (column >= params.v.dim) continue;
+            float2 all = make_float2(0, 0);
 #pragma unroll
             for (int p = 0; p < most; ++p) {
-                if (p >= launch.result_count) break;
-                const auto& o = launch.results[p].o;
-                const float2 some = load_pair(o, index_in(o), count);
-                all = make_float2(all.x + weight[p] * some.x, all.y + weight[p] * some.y);
+                if (p > own) break;
+                all = make_float2(all.x + weight[p] * float_of(o[p][s].first),
+                                  all.y + weight[p] * float_of(o[p][s].second));
             }
             for (const Elements& result : {params.o, params.o_rounded})
-                if (result.data) store_pair(result, index_in(result), all.x * inverse, all.y * inverse, count);
+                if (result.data)
+                    store_pair(result, row_index(result.strides, batch, token, head) + column, all.x * inverse,
+                               all.y * inverse, params.v.dim - column);
         }
-        __syncwarp();  // all lanes have read lse
-        if (lane == 0) lse = natural_lse(largest, sum);
+        if (lane == 0 && params.lse.data) value_of(params.lse, batch, token, head) = natural_lse(largest, sum);
     }
-}
-
-/// Called by one thread of a row group of other rows, when all of the group's result is stored. The last row group
-/// tells the owner. Every message has one flag, so the owner waits for all row groups of a peer.
-__device__ inline void end_row_group(const MergingLaunch& launch, int other) {
-    const auto& rows = launch.others[other];
-    end_part(rows.row_groups_done, static_cast<std::uint32_t>(rows.rows.row_groups), rows.result_flag, launch.number);
-}
-
-/// The same for the own rows, for merge_rows().
-__device__ inline void end_own_row_group(const MergingLaunch& launch) {
-    end_part(launch.own_done, static_cast<std::uint32_t>(launch.rows.row_groups), launch.own_flag, launch.number);
 }
 
 }  // namespace ringlab::gpu::hopper

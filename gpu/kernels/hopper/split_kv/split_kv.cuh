@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
             group -= launch.others[other++].rows.row_groups;
         own = other == launch.other_count;
         if (own && group >= launch.rows.row_groups)
-            return merge_rows(launch, (group - launch.rows.row_groups) * blocks + block);
+            return merge_rows<Config::value>(launch, (group - launch.rows.row_groups) * blocks + block);
     }
     const SplitKvRows& source = [&]() -> const SplitKvRows& {
         if constexpr (merges)
@@ -80,10 +80,13 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     const int groups = (source.tile_tokens * geometry.group + rows - 1) / rows;  // of a work tile and kv head
     const int kv_head = group / groups % kv_heads, batch = group / groups / kv_heads % geometry.batch;
     const int4 item = source.work.items[group / groups / kv_heads / geometry.batch];
+    const int first_token = item.x * source.tile_tokens, first_row = group % groups * rows;
+    // Rows of the tile that exist, from this group's first one on.
+    const int existing = min(source.tile_tokens, source.tokens - first_token) * geometry.group - first_row;
     const auto row_of_group = [&](int row) {
-        const int index = group % groups * rows + row, token = item.x * source.tile_tokens + index / geometry.group;
-        return GroupRow{token, kv_head * geometry.group + index % geometry.group,
-                        index < source.tile_tokens * geometry.group && token < source.tokens};
+        const int index = first_row + row;
+        return GroupRow{first_token + index / geometry.group, kv_head * geometry.group + index % geometry.group,
+                        row < existing};
     };
     const auto k = head_rows<T>(params.k, batch, kv_head, geometry.key_tokens);
     const auto v = head_rows<T>(params.v, batch, kv_head, geometry.key_tokens);
@@ -104,26 +107,54 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         commit_copies();
     }
 
-    if constexpr (merges)
-        if (!own) await_rows(launch, other);
-
     // Rows lane / 4 and lane / 4 + 8 of Q are this thread's, as operands of products.
     std::uint32_t q[Config::head / 16][4];
     int4 bounds[2];
+    GroupRow own_rows[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const auto row = row_of_group(lane / 4 + 8 * r);
-        bounds[r] = row.exists ? __ldg(source.bounds + row.token) : int4{};
-        const T* const data = static_cast<const T*>(source.q.data) +
-                              (row.exists ? row_index(source.q.strides, batch, row.token, row.head) : 0);
+        own_rows[r] = row_of_group(lane / 4 + 8 * r);
+        bounds[r] = own_rows[r].exists ? __ldg(source.bounds + own_rows[r].token) : int4{};
+    }
+    const auto load_q = [&](auto two_elements) {
 #pragma unroll
-        for (int patch = 0; patch < Config::head / 16; ++patch)
+        for (int r = 0; r < 2; ++r)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int column = 16 * patch + 8 * half + 2 * (lane % 4);
-                q[patch][2 * half + r] =
-                    row.exists && column < source.q.dim ? *reinterpret_cast<const std::uint32_t*>(data + column) : 0u;
+            for (int patch = 0; patch < Config::head / 16; ++patch)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int column = 16 * patch + 8 * half + 2 * (lane % 4);
+                    q[patch][2 * half + r] =
+                        own_rows[r].exists && column < source.q.dim ? two_elements(own_rows[r], column) : 0u;
+                }
+    };
+    const auto load_own_q = [&] {
+        load_q([&](const GroupRow& row, int column) {
+            return *reinterpret_cast<const std::uint32_t*>(
+                static_cast<const T*>(source.q.data) + row_index(source.q.strides, batch, row.token, row.head) + column);
+        });
+    };
+    if constexpr (merges) {
+        if (own) {
+            load_own_q();
+        } else {
+            const auto& pairs = launch.others[other].q;
+            for (Wait wait(launch);;) {
+                bool is_there = true;
+                load_q([&](const GroupRow& row, int column) {
+                    const auto pair = load_one(pairs + (row_of_message(launch, source.tokens, batch, row.token, row.head) *
+                                                            source.q.dim +
+                                                        column) /
+                                                           2);
+                    is_there = is_there && has_number(pair, launch.number);
+                    return data_of(pair);
+                });
+                if (is_there || wait.is_over(late_rows(other))) break;
             }
+            __syncwarp();
+        }
+    } else {
+        load_own_q();
     }
 
     float o[1][o_tiles][4], m[2] = {minus_infinity(), minus_infinity()}, l[2] = {};
@@ -221,10 +252,11 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
             warp_m[warp][row] = m[r];
             warp_l[warp][row] = l[r];
         }
+        if (row < existing)
 #pragma unroll
-        for (int n = 0; n < o_tiles; ++n)
-            *reinterpret_cast<float2*>(parts + (warp * rows + row) * Config::value + 8 * n + 2 * (lane % 4)) =
-                make_float2(o[0][n][2 * r], o[0][n][2 * r + 1]);
+            for (int n = 0; n < o_tiles; ++n)
+                *reinterpret_cast<float2*>(parts + (warp * rows + row) * Config::value + 8 * n + 2 * (lane % 4)) =
+                    make_float2(o[0][n][2 * r], o[0][n][2 * r + 1]);
     }
     __syncthreads();
     const auto offset_of = [](float largest) { return largest == minus_infinity() ? 0.0f : largest; };
@@ -241,7 +273,7 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         block_l[row] = sum;
     }
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < rows * Config::value; i += threads) {
+    for (int i = static_cast<int>(threadIdx.x); i < min(rows, existing) * Config::value; i += threads) {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < warps; ++w) sum += warp_m[w][i / Config::value] * parts[w * rows * Config::value + i];
@@ -280,6 +312,12 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         all_l[row] = sum;
     }
     __syncthreads();
+    const auto sent = [&]() -> ResultPairs {
+        if constexpr (merges)
+            return own ? launch.own : launch.others[other].result;
+        else
+            return {};
+    }();
     const int columns = Config::value / blocks;
     for (int i = static_cast<int>(threadIdx.x); i < rows * columns / 2; i += threads) {
         const int row = i / (columns / 2), column = block * columns + i % (columns / 2) * 2;
@@ -301,13 +339,12 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
             return row_index(tensor.strides, batch, at.token, at.head) + column;
         };
         const float inverse = all_l[row] > 0 ? 1.0f / all_l[row] : 0.0f;
-        if constexpr (merges) {
-            if (!own) {
-                const auto& o = launch.others[other].o;
-                store_pair(o, index_in(o), sum.x * inverse, sum.y * inverse, count);
+        if constexpr (merges)
+            if (sent.o) {
+                store_two(sent.o + row_of_message(launch, source.tokens, batch, at.token, at.head) * params.v.dim + column,
+                          pair_of(sum.x * inverse, launch.number), pair_of(sum.y * inverse, launch.number));
                 continue;
             }
-        }
         if (!params.first) add(weight[most_blocks][row], load_pair(params.carry_o, index_in(params.carry_o), count));
         if (!params.last) {
             store_pair(params.carry_o, index_in(params.carry_o), sum.x, sum.y, count);
@@ -321,23 +358,20 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         if (block != 0 || row >= rows) return;
         const auto at = row_of_group(row);
         if (!at.exists) return;
-        const RowValues* lse = &params.lse;
         if constexpr (merges)
-            if (!own) lse = &launch.others[other].lse;
+            if (sent.lse)
+                return store_one(sent.lse + row_of_message(launch, source.tokens, batch, at.token, at.head),
+                                 pair_of(natural_lse(all_m[row], all_l[row]), launch.number));
         if (!params.last) {
             value_of(params.carry_m, batch, at.token, at.head) = all_m[row];
             value_of(params.carry_l, batch, at.token, at.head) = all_l[row];
-        } else if (lse->data) {
-            value_of(*lse, batch, at.token, at.head) = natural_lse(all_m[row], all_l[row]);
+        } else if (params.lse.data) {
+            value_of(params.lse, batch, at.token, at.head) = natural_lse(all_m[row], all_l[row]);
         }
     };
     if constexpr (merges) store_statistics();
     sync_cluster();  // nobody reads another block's shared memory, or the carry's m and l, any more
-    if constexpr (merges) {
-        if (block == 0 && threadIdx.x == 0) own ? end_own_row_group(launch) : end_row_group(launch, other);
-    } else {
-        store_statistics();
-    }
+    if constexpr (!merges) store_statistics();
 }
 
 template <DimClass dims, class Launch>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/common/params.hpp"
+#include "gpu/kernels/pairs.hpp"
 
 // Forward pass of few query rows over many keys, as in decoding: thread blocks split the keys.
 
@@ -42,38 +43,21 @@ struct SplitKvLaunch {
 struct MergingLaunch {
     static constexpr int most_peers = 7;
 
-    /// Own rows for a peer: `rows` pieces of `bytes` bytes.
-    struct Message {
-        const char* from;
-        char* to;
-        std::int64_t bytes, rows, from_pitch, to_pitch;
-        std::uint32_t* flag;
-        std::uint32_t* parts_done;
-    };
     struct Other {
-        SplitKvRows rows;
-        const std::uint32_t* rows_flag;
-        Elements o;
-        RowValues lse;
-        std::uint32_t* result_flag;
-        std::uint32_t* row_groups_done;
-    };
-    struct Result {
-        Elements o;
-        RowValues lse;
-        const std::uint32_t* flag;
+        SplitKvRows rows;  // its q has no data, ...
+        const Pair* q;     // ... which comes here
+        ResultPairs result;
     };
 
     ForwardParams forward;  // of the own rows, first and last
     SplitKvRows rows;
-    Message messages[most_peers];
+    Pair* messages[most_peers];  // where peers want the own rows
     Other others[most_peers];
-    Result results[most_peers];
+    ResultPairs results[most_peers];
     int message_count, other_count, result_count;
-    int merging_clusters;     // at the end of the grid: see merge_rows()
-    std::uint32_t* own_done;  // row groups of the own rows, 0 between launches
-    std::uint32_t* own_flag;  // set when all of them are done
-    std::uint32_t number;     // of the launch: the value of all flags
+    int merging_clusters;  // at the end of the grid: see merge_rows()
+    ResultPairs own;        // the own result, if there are others to merge with
+    std::uint32_t number;  // of the launch, in all pairs
     std::uint32_t* late;
     std::uint32_t* reported;
     std::uint64_t most_nanoseconds;

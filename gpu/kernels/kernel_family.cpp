@@ -45,7 +45,7 @@ std::unique_ptr<FusedWork> KernelFamily::make_fused(const layouts::Mask&, std::s
     fail("kernels {}: they cannot do several blocks in one launch", name());
 }
 
-void KernelFamily::attend_and_merge(const MergingArgs&, cudaStream_t) const {
+MergingWork KernelFamily::make_merging(const MergingArgs&) const {
     fail("kernels {}: they cannot do a pass of several ranks in one launch", name());
 }
 

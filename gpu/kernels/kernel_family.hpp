@@ -7,6 +7,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +32,9 @@ class KernelFamily;
 struct MergingArgs;
 class RowBounds;
 class WorkList;
+
+/// Enqueues the launch of one number, see MergingArgs. What is the same in all launches of a rank is made once.
+using MergingWork = std::function<void(std::uint32_t number, cudaStream_t stream)>;
 
 /// What a work list is made for.
 struct WorkListOptions {
@@ -104,7 +109,7 @@ public:
                                                   std::span<const FusedBlock> blocks,
                                                   const FusedOptions& options) const;
 
-    /// Whether attend_and_merge() takes launches with these work lists and so many peers, while as many ranks as
+    /// Whether make_merging() takes launches with these work lists and so many peers, while as many ranks as
     /// `ranks_on_device` have such a launch on this device.
     virtual bool can_merge(const AttendShape& shape, std::span<const WorkList* const> work, std::size_t peers,
                            int ranks_on_device) const {
@@ -112,7 +117,7 @@ public:
         return false;
     }
     /// See MergingArgs. Throws Error if the family cannot merge.
-    virtual void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const;
+    virtual MergingWork make_merging(const MergingArgs& args) const;
 };
 
 /// Adds a family to kernel_families(). A constant at namespace scope of the family's source file.

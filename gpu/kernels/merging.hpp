@@ -14,7 +14,7 @@ struct OtherRows {
     ResultPairs result = {};  ///< in the owner's memory
 };
 
-/// A rank's whole forward pass in one launch, which runs at the same time as the launches of its peers: it sends its
+/// A rank's whole forward passes, each in one launch, which runs at the same time as the launches of its peers: it sends its
 /// own rows, attends to the rows of peers and sends the results, attends to its own rows, and merges the results of
 /// peers into the own one, an o in fp32, in the order of `arriving`. All attends are to the same keys.
 ///
@@ -35,7 +35,6 @@ struct MergingArgs {
     /// Ranks that have such a launch on this device at the same time. If there are several, their thread blocks must
     /// all fit on the device, because they wait for each other.
     int ranks_on_device = 1;
-    std::uint32_t number = 0;
     /// A launch waits for a peer for a limited time. After that it sets `late` in device memory, which ends all other
     /// waits, and then `*reported` in host memory to a LatePeer's code. Its results are of no use.
     std::chrono::nanoseconds most_wait = std::chrono::minutes(1);

@@ -1,7 +1,6 @@
 #include "gpu/ranks/merging_pass.hpp"
 
 #include "gpu/device/driver.hpp"
-#include "gpu/kernels/kernel_family.hpp"
 #include "gpu/ranks/fused_launches.hpp"
 #include "layouts/basics/counts.hpp"
 
@@ -134,22 +133,22 @@ void MergingPass::connect(const std::function<char*(int)>& memory_of) {
 void MergingPass::launch(std::uint32_t number, const ForwardResult& result, cudaStream_t stream) {
     if (!own_work_ && others_.empty()) return;
     const auto kv = memory_.own(Pool::kv);
-    options_.family.attend_and_merge({.shape = shape_,
-                                      .k = memory_.view(kv, 0),
-                                      .v = memory_.view(kv, 1),
-                                      .messages = messages_,
-                                      .others = others_,
-                                      .work = own_work_,
-                                      .q = memory_.view(memory_.own(Pool::q)),
-                                      .result = result,
-                                      .arriving = arriving_,
-                                      .own = result_at(own_pairs_.as<Pair>(), rank_),
-                                      .ranks_on_device = options_.ranks_on_device,
-                                      .number = number,
-                                      .most_wait = options_.most_wait,
-                                      .late = late_.as<std::uint32_t>(),
-                                      .reported = reported_},
-                                     stream);
+    if (!work_)
+        work_ = options_.family.make_merging({.shape = shape_,
+                                              .k = memory_.view(kv, 0),
+                                              .v = memory_.view(kv, 1),
+                                              .messages = messages_,
+                                              .others = others_,
+                                              .work = own_work_,
+                                              .q = memory_.view(memory_.own(Pool::q)),
+                                              .result = result,
+                                              .arriving = arriving_,
+                                              .own = result_at(own_pairs_.as<Pair>(), rank_),
+                                              .ranks_on_device = options_.ranks_on_device,
+                                              .most_wait = options_.most_wait,
+                                              .late = late_.as<std::uint32_t>(),
+                                              .reported = reported_});
+    work_(number, stream);
 }
 
 void MergingPass::require_arrived() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/device/cuda_handles.hpp"
+#include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/merging.hpp"
 #include "gpu/ranks/rank_memory.hpp"
 
@@ -39,7 +40,7 @@ public:
     void connect(const std::function<char*(int)>& memory_of);
     bool is_connected() const { return is_connected_; }
 
-    /// `result`: of the own rows. `number`: of the pass.
+    /// `result`: of the own rows, the same in every pass. `number`: of the pass.
     void launch(std::uint32_t number, const ForwardResult& result, cudaStream_t stream);
 
     /// Throws Error if a launch has waited too long for a peer.
@@ -72,6 +73,7 @@ private:
     std::vector<std::size_t> rows_received_, results_received_;
     std::vector<int> other_blocks_;
 
+    MergingWork work_;  // from the first launch on
     DeviceBuffer own_pairs_, late_;
     std::uint32_t* reported_ = nullptr;  // in host memory that the device sees
     Stream other_stream_;

@@ -104,7 +104,7 @@ public:
         shape.query_heads_per_kv_head = group;
         shape.head_dim = shape.value_dim = dim;
         shape.scale = 1 / std::sqrt(dim);
-        gpu::kernel_family("hopper")->attend_and_merge(
+        gpu::kernel_family("hopper")->make_merging(
             {.shape = shape,
              .k = {k_.data(), DType::bf16, gpu::dense_strides(keys, 1, dim)},
              .v = {v_.data(), DType::bf16, gpu::dense_strides(keys, 1, dim)},
@@ -116,11 +116,9 @@ public:
                         .lse = {lse_[static_cast<std::size_t>(pass)].as<float>(), lse_strides}},
              .arriving = arriving,
              .own = result_of(rank_),
-             .number = first_number + static_cast<std::uint32_t>(pass),
              .most_wait = most_wait_,
              .late = late_.as<std::uint32_t>(),
-             .reported = reported},
-            stream);
+             .reported = reported})(first_number + static_cast<std::uint32_t>(pass), stream);
     }
 
     std::vector<float> o(int pass) const {

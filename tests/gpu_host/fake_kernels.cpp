@@ -69,24 +69,36 @@ public:
     bool can_merge(const AttendShape&, std::span<const WorkList* const>, std::size_t, int) const override {
         return true;
     }
-    void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const override {
-        // A pair is told by its number, the high half.
-        const auto send = [&](Pair* pair) {
-            write_value(stream, reinterpret_cast<std::uint32_t*>(pair) + 1, args.number);
+    MergingWork make_merging(const MergingArgs& args) const override {
+        struct Kept {
+            MergingArgs args;
+            std::vector<Pair*> messages;
+            std::vector<OtherRows> others;
+            std::vector<ResultPairs> arriving;
         };
-        const auto await = [&](const Pair* pair) {
-            wait_in_kernel(stream, reinterpret_cast<const std::uint32_t*>(pair) + 1, args.number, args.late);
+        const Kept kept{args,
+                        {args.messages.begin(), args.messages.end()},
+                        {args.others.begin(), args.others.end()},
+                        {args.arriving.begin(), args.arriving.end()}};
+        return [kept](std::uint32_t number, cudaStream_t stream) {
+            // A pair is told by its number, the high half.
+            const auto send = [&](Pair* pair) {
+                write_value(stream, reinterpret_cast<std::uint32_t*>(pair) + 1, number);
+            };
+            const auto await = [&](const Pair* pair) {
+                wait_in_kernel(stream, reinterpret_cast<const std::uint32_t*>(pair) + 1, number, kept.args.late);
+            };
+            for (auto* message : kept.messages) send(message);
+            for (const auto& view : {kept.args.k, kept.args.v}) read(view, stream);
+            for (const auto& other : kept.others) {
+                await(other.q);
+                send(other.result.o);
+            }
+            if (!kept.args.work) return;
+            read(kept.args.q, stream);
+            for (const auto& result : kept.arriving) await(result.o);
+            write(kept.args.result.o, stream);
         };
-        for (auto* message : args.messages) send(message);
-        for (const auto& view : {args.k, args.v}) read(view, stream);
-        for (const auto& other : args.others) {
-            await(other.q);
-            send(other.result.o);
-        }
-        if (!args.work) return;
-        read(args.q, stream);
-        for (const auto& result : args.arriving) await(result.o);
-        write(args.result.o, stream);
     }
 };
 

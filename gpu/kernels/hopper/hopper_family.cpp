@@ -109,7 +109,7 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
                          .result_count = static_cast<int>(args.arriving.size()),
                          .merging_clusters = 0,
                          .own = args.arriving.empty() ? ResultPairs{} : args.own,
-                         .number = args.number,
+                         .number = 0,
                          .late = args.late,
                          .reported = args.reported,
                          .most_nanoseconds = static_cast<std::uint64_t>(args.most_wait.count())};
@@ -215,7 +215,7 @@ public:
         }
         return ranks_on_device == 1 || (row_groups + 1) * ranks_on_device <= sms_of_device();
     }
-    void attend_and_merge(const MergingArgs& args, cudaStream_t stream) const override {
+    MergingWork make_merging(const MergingArgs& args) const override {
         const auto& shape = args.shape;
         require_no_dropout(shape);
         auto launch = make_merging_launch(args);
@@ -226,8 +226,11 @@ public:
         const bool few = 4 * load.row_groups * args.ranks_on_device <= sms_of_device();
         const int blocks = args.ranks_on_device == 1 ? blocks_per_row_group(load) : few ? 2 : 1;
         launch.merging_clusters = args.work ? merging_clusters(launch, blocks, args.ranks_on_device) : 0;
-        for_dim_class(dim_class(shape.head_dim, shape.value_dim),
-                      [&]<DimClass dims>() { launch_split_kv<dims>(launch, blocks, shape.dtype, stream); });
+        return [launch, blocks, dtype = shape.dtype, dims = dim_class(shape.head_dim, shape.value_dim)](
+                   std::uint32_t number, cudaStream_t stream) mutable {
+            launch.number = number;
+            for_dim_class(dims, [&]<DimClass of>() { launch_split_kv<of>(launch, blocks, dtype, stream); });
+        };
     }
 
 private:

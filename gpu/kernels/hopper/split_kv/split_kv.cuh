@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     constexpr int most_blocks = 8;  // of a cluster
 
     extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ __align__(128) unsigned char q_tile[rows * Config::head * 2];
     __shared__ float warp_m[warps][rows], warp_l[warps][rows];
     __shared__ float block_m[rows], block_l[rows];                             // what other blocks of the cluster read
     __shared__ float weight[most_blocks + 1][rows], all_m[rows], all_l[rows];  // of each block, and of the carry
@@ -100,68 +101,79 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         load_sixteen_rows<Config::head>(stages + stage * stage_bytes, k, first_key(entry));
         load_sixteen_rows<Config::value>(stages + stage * stage_bytes + k_bytes, v, first_key(entry));
     };
+    int first_entries[Config::stages];  // loaded together
 #pragma unroll
     for (int s = 0; s < Config::stages; ++s) {
         const int e = item.y + block + s * blocks;
-        if (e < item.z) load(__ldg(entries + e), s);
+        first_entries[s] = e < item.z ? __ldg(entries + e) : 0;
+    }
+#pragma unroll
+    for (int s = 0; s < Config::stages; ++s) {
+        if (item.y + block + s * blocks < item.z) load(first_entries[s], s);
         commit_copies();
     }
 
-    // Rows lane / 4 and lane / 4 + 8 of Q are this thread's, as operands of products.
-    std::uint32_t q[Config::head / 16][4];
-    int4 bounds[2];
-    GroupRow own_rows[2];
+    // 2. Q of the row group becomes a tile, and that operands of products. Each element is loaded by one thread, because
+    // all row groups look for the rows of a peer at the same time.
+    constexpr int q_loads = rows * Config::head / 4 / threads;  // of four elements each
+    uint2 loaded[q_loads];
+    const auto load_q = [&](auto four_elements) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        own_rows[r] = row_of_group(lane / 4 + 8 * r);
-        bounds[r] = own_rows[r].exists ? __ldg(source.bounds + own_rows[r].token) : int4{};
-    }
-    const auto load_q = [&](auto two_elements) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-#pragma unroll
-            for (int patch = 0; patch < Config::head / 16; ++patch)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int column = 16 * patch + 8 * half + 2 * (lane % 4);
-                    q[patch][2 * half + r] =
-                        own_rows[r].exists && column < source.q.dim ? two_elements(own_rows[r], column) : 0u;
-                }
+        for (int i = 0; i < q_loads; ++i) {
+            const int at = static_cast<int>(threadIdx.x) + i * threads, column = at % (Config::head / 4) * 4;
+            const auto row = row_of_group(at / (Config::head / 4));
+            loaded[i] = row.exists && column < source.q.dim ? four_elements(row, column) : uint2{};
+        }
     };
     const auto load_own_q = [&] {
         load_q([&](const GroupRow& row, int column) {
-            return *reinterpret_cast<const std::uint32_t*>(
-                static_cast<const T*>(source.q.data) + row_index(source.q.strides, batch, row.token, row.head) + column);
+            return *reinterpret_cast<const uint2*>(static_cast<const T*>(source.q.data) +
+                                                   row_index(source.q.strides, batch, row.token, row.head) + column);
         });
     };
     if constexpr (merges) {
         if (own) {
             load_own_q();
         } else {
-            const auto& pairs = launch.others[other].q;
             for (Wait wait(launch);;) {
                 bool is_there = true;
                 load_q([&](const GroupRow& row, int column) {
-                    const auto pair = load_one(pairs + (row_of_message(launch, source.tokens, batch, row.token, row.head) *
-                                                            source.q.dim +
-                                                        column) /
-                                                           2);
-                    is_there = is_there && has_number(pair, launch.number);
-                    return data_of(pair);
+                    const auto index = row_of_message(launch, source.tokens, batch, row.token, row.head);
+                    const auto two = load_two(launch.others[other].q + (index * source.q.dim + column) / 2);
+                    is_there = is_there && has_number(two.first, launch.number) && has_number(two.second, launch.number);
+                    return uint2{data_of(two.first), data_of(two.second)};
                 });
                 if (is_there || wait.is_over(late_rows(other))) break;
             }
-            __syncwarp();
         }
     } else {
         load_own_q();
     }
+#pragma unroll
+    for (int i = 0; i < q_loads; ++i) {
+        const int at = static_cast<int>(threadIdx.x) + i * threads, column = at % (Config::head / 4) * 4;
+        const int row = at / (Config::head / 4);
+        *reinterpret_cast<uint2*>(q_tile + row * (Config::head * 2) + column / 64 * 128 +
+                                  ((column % 64 / 8 ^ row % 8) << 4) + column % 8 * 2) = loaded[i];
+    }
+    __syncthreads();
+    std::uint32_t q[Config::head / 16][4];
+    const std::uint32_t q_lane = lane_address<Config::head, LaneOrder::straight>(shared_address(q_tile), 0);
+#pragma unroll
+    for (int patch = 0; patch < Config::head / 16; ++patch) load_matrices(q[patch], patch_address(q_lane, patch));
+    int4 bounds[2];  // of rows lane / 4 and lane / 4 + 8, which are this thread's
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const auto row = row_of_group(lane / 4 + 8 * r);
+        bounds[r] = row.exists ? __ldg(source.bounds + row.token) : int4{};
+    }
 
+    // 3. The warp's result over its keys.
     float o[1][o_tiles][4], m[2] = {minus_infinity(), minus_infinity()}, l[2] = {};
     set_zero(o);
     const float factor = params.rule.factor;
     int stage = 0;
-    int entry = item.y + block < item.z ? __ldg(entries + item.y + block) : 0;
+    int entry = first_entries[0];
 #pragma unroll 1
     for (int e = item.y + block; e < item.z; e += blocks) {
         // Loaded now, used when this tile is done.
@@ -239,8 +251,10 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     wait_copies<0>();
     __syncthreads();  // the stages are free for other uses
 
-    // 2. The warps' results become the block's.
-    float* const parts = reinterpret_cast<float*>(shared);  // (warps, rows, value)
+    // 4. The warps' results become the block's.
+    // (warps, rows, value), columns permuted by the row, so that the rows of a warp's store lie in different banks.
+    float* const parts = reinterpret_cast<float*>(shared);
+    const auto permuted = [](int column, int row) { return column ^ row % 4 * 8; };
     float* const sums = parts + warps * rows * Config::value;
     static_assert((warps + 1) * rows * Config::value * 4 <= warps * Config::stages * stage_bytes);
 #pragma unroll
@@ -255,7 +269,8 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         if (row < existing)
 #pragma unroll
             for (int n = 0; n < o_tiles; ++n)
-                *reinterpret_cast<float2*>(parts + (warp * rows + row) * Config::value + 8 * n + 2 * (lane % 4)) =
+                *reinterpret_cast<float2*>(parts + (warp * rows + row) * Config::value +
+                                           permuted(8 * n + 2 * (lane % 4), row)) =
                     make_float2(o[0][n][2 * r], o[0][n][2 * r + 1]);
     }
     __syncthreads();
@@ -274,13 +289,14 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < min(rows, existing) * Config::value; i += threads) {
+        const int row = i / Config::value;
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < warps; ++w) sum += warp_m[w][i / Config::value] * parts[w * rows * Config::value + i];
+        for (int w = 0; w < warps; ++w) sum += warp_m[w][row] * parts[w * rows * Config::value + permuted(i, row)];
         sums[i] = sum;
     }
 
-    // 3. The blocks' results become the rows'. Each block merges its share of the columns.
+    // 5. The blocks' results become the rows'. Each block merges its share of the columns.
     sync_cluster();
     if (threadIdx.x < rows) {
         const int row = static_cast<int>(threadIdx.x);

@@ -132,7 +132,7 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
 int merging_clusters(const MergingLaunch& launch, int blocks, int ranks_on_device) {
     if (launch.result_count == 0) return 0;
     if (ranks_on_device > 1) return 1;
-    constexpr int most_blocks = 64, warps = 8;
+    constexpr int most_blocks = 128, warps = 8;
     const auto& geometry = launch.forward.geometry;
     const auto rows = geometry.batch * geometry.query_heads * launch.rows.tokens;
     return (std::min(most_blocks, (rows + warps - 1) / warps) + blocks - 1) / blocks;

@@ -87,9 +87,9 @@ private:
     std::uint64_t begin_ = 0;
 };
 
-/// Where a row of a message begins, in pairs per value of the row.
-__device__ inline std::int64_t row_of_message(const MergingLaunch& launch, int tokens, int batch, int token, int head) {
-    return (static_cast<std::int64_t>(batch) * tokens + token) * launch.forward.geometry.query_heads + head;
+/// The index of a row in a message of `tokens` tokens.
+__device__ inline std::int64_t row_of_message(const ForwardParams& params, int tokens, int batch, int token, int head) {
+    return (static_cast<std::int64_t>(batch) * tokens + token) * params.geometry.query_heads + head;
 }
 
 /// Sends the rank's own rows: each thread four chunks of 16 bytes at a time, because a copy takes about 2.7 us from

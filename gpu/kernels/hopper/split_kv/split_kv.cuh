@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(128) unsigned char q_tile[rows * Config::head * 2];
     __shared__ float warp_m[warps][rows], warp_l[warps][rows];
-    __shared__ float block_m[rows], block_l[rows];                             // what other blocks of the cluster read
-    __shared__ float weight[most_blocks + 1][rows], all_m[rows], all_l[rows];  // of each block, and of the carry
+    __shared__ float block_m[rows], block_l[rows];  // what other blocks of the cluster read
+    __shared__ float carry_m_to_store[rows], carry_l_to_store[rows];
 
     const ForwardParams& params = launch.forward;
     const Geometry& geometry = params.geometry;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
             for (Wait wait(launch);;) {
                 bool is_there = true;
                 load_q([&](const GroupRow& row, int column) {
-                    const auto index = row_of_message(launch, source.tokens, batch, row.token, row.head);
+                    const auto index = row_of_message(params, source.tokens, batch, row.token, row.head);
                     const auto two = load_two(launch.others[other].q + (index * source.q.dim + column) / 2);
                     is_there = is_there && has_number(two.first, launch.number) && has_number(two.second, launch.number);
                     return uint2{data_of(two.first), data_of(two.second)};
@@ -298,96 +298,91 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
 
     // 5. The blocks' results become the rows'. Each block merges its share of the columns.
     sync_cluster();
-    if (threadIdx.x < rows) {
-        const int row = static_cast<int>(threadIdx.x);
+    ResultPairs sent;
+    std::uint32_t number = 0;
+    if constexpr (merges) {
+        sent = own ? launch.own : launch.others[other].result;
+        number = launch.number;
+    }
+    const int columns = Config::value / blocks;
+    for (int i = static_cast<int>(threadIdx.x); i < rows * columns / 4; i += threads) {
+        const int row = i / (columns / 4), column = block * columns + i % (columns / 4) * 4;
         const auto at = row_of_group(row);
-        const auto of_block = [&](const float* value, int from) {
-            return load_of_block(shared_of_block(shared_address(value), from));
-        };
-        const bool carried = !params.first && at.exists;
+        if (!at.exists || column >= params.v.dim) continue;
+        const bool carried = !params.first;
         const float carry_m = carried ? value_of(params.carry_m, batch, at.token, at.head) : minus_infinity();
         const float carry_l = carried ? value_of(params.carry_l, batch, at.token, at.head) : 0.0f;
         float largest = carry_m;
-        // Unrolled, so that the loads from other blocks' memory are under way together.
+        // Unrolled, so that all loads from other blocks' memory are under way together.
         float m_of[most_blocks], l_of[most_blocks];
+        float4 o_of[most_blocks];
 #pragma unroll
         for (int b = 0; b < most_blocks; ++b) {
-            m_of[b] = b < blocks ? of_block(&block_m[row], b) : minus_infinity();
-            l_of[b] = b < blocks ? of_block(&block_l[row], b) : 0.0f;
+            const auto of_block = [&](const float* value) { return shared_of_block(shared_address(value), b); };
+            m_of[b] = b < blocks ? load_of_block(of_block(&block_m[row])) : minus_infinity();
+            l_of[b] = b < blocks ? load_of_block(of_block(&block_l[row])) : 0.0f;
+            o_of[b] = b < blocks ? load_4_of_block(of_block(sums + row * Config::value + column)) : float4{};
             largest = fmaxf(largest, m_of[b]);
         }
         const float offset = offset_of(largest);
-        weight[most_blocks][row] = exp2_fast(carry_m - offset);
-        float sum = weight[most_blocks][row] * carry_l;
-#pragma unroll
-        for (int b = 0; b < most_blocks; ++b) {
-            weight[b][row] = exp2_fast(m_of[b] - offset);
-            sum += weight[b][row] * l_of[b];
-        }
-        all_m[row] = largest;
-        all_l[row] = sum;
-    }
-    __syncthreads();
-    const auto sent = [&]() -> ResultPairs {
-        if constexpr (merges)
-            return own ? launch.own : launch.others[other].result;
-        else
-            return {};
-    }();
-    const int columns = Config::value / blocks;
-    for (int i = static_cast<int>(threadIdx.x); i < rows * columns / 2; i += threads) {
-        const int row = i / (columns / 2), column = block * columns + i % (columns / 2) * 2;
-        const auto at = row_of_group(row);
-        if (!at.exists || column >= params.v.dim) continue;
-        float2 sum = make_float2(0, 0);
-        const auto add = [&](float share, float2 some) {
+        const float carry_weight = exp2_fast(carry_m - offset);
+        float total = carry_weight * carry_l;
+        float4 sum = make_float4(0, 0, 0, 0);
+        const auto add = [&](float share, float4 some) {
             sum.x += share * some.x;
             sum.y += share * some.y;
+            sum.z += share * some.z;
+            sum.w += share * some.w;
         };
 #pragma unroll
         for (int b = 0; b < most_blocks; ++b) {
-            if (b >= blocks) break;
-            const auto from = shared_of_block(shared_address(sums + row * Config::value + column), b);
-            add(weight[b][row], make_float2(load_of_block(from), load_of_block(from + 4)));
+            const float weight = exp2_fast(m_of[b] - offset);
+            total += weight * l_of[b];
+            add(weight, o_of[b]);
         }
-        const int count = params.v.dim - column;
-        const auto index_in = [&](const Elements& tensor) {
-            return row_index(tensor.strides, batch, at.token, at.head) + column;
-        };
-        const float inverse = all_l[row] > 0 ? 1.0f / all_l[row] : 0.0f;
-        if constexpr (merges)
-            if (sent.o) {
-                store_two(sent.o + row_of_message(launch, source.tokens, batch, at.token, at.head) * params.v.dim + column,
-                          pair_of(sum.x * inverse, launch.number), pair_of(sum.y * inverse, launch.number));
-                continue;
+        if (block == 0 && column == 0) {
+            if (!params.last) {
+                carry_m_to_store[row] = largest;
+                carry_l_to_store[row] = total;
+            } else if (sent.lse) {
+                store_one(sent.lse + row_of_message(params, source.tokens, batch, at.token, at.head),
+                          pair_of(natural_lse(largest, total), number));
+            } else if (params.lse.data) {
+                value_of(params.lse, batch, at.token, at.head) = natural_lse(largest, total);
             }
-        if (!params.first) add(weight[most_blocks][row], load_pair(params.carry_o, index_in(params.carry_o), count));
+        }
+        const float inverse = total > 0 ? 1.0f / total : 0.0f;
+        if (sent.o) {
+            Pair* const to =
+                sent.o + row_of_message(params, source.tokens, batch, at.token, at.head) * params.v.dim + column;
+            store_two(to, pair_of(sum.x * inverse, number), pair_of(sum.y * inverse, number));
+            store_two(to + 2, pair_of(sum.z * inverse, number), pair_of(sum.w * inverse, number));
+            continue;
+        }
+        const auto store = [&](const Elements& tensor, float scale) {
+            const auto index = row_index(tensor.strides, batch, at.token, at.head) + column;
+            store_pair(tensor, index, sum.x * scale, sum.y * scale, 2);
+            store_pair(tensor, index + 2, sum.z * scale, sum.w * scale, 2);
+        };
+        if (carried) {
+            const auto index = row_index(params.carry_o.strides, batch, at.token, at.head) + column;
+            const auto left = load_pair(params.carry_o, index, 2), right = load_pair(params.carry_o, index + 2, 2);
+            add(carry_weight, make_float4(left.x, left.y, right.x, right.y));
+        }
         if (!params.last) {
-            store_pair(params.carry_o, index_in(params.carry_o), sum.x, sum.y, count);
+            store(params.carry_o, 1.0f);
             continue;
         }
         for (const Elements& result : {params.o, params.o_rounded})
-            if (result.data) store_pair(result, index_in(result), sum.x * inverse, sum.y * inverse, count);
+            if (result.data) store(result, inverse);
     }
-    const auto store_statistics = [&] {
-        const int row = static_cast<int>(threadIdx.x);
-        if (block != 0 || row >= rows) return;
-        const auto at = row_of_group(row);
-        if (!at.exists) return;
-        if constexpr (merges)
-            if (sent.lse)
-                return store_one(sent.lse + row_of_message(launch, source.tokens, batch, at.token, at.head),
-                                 pair_of(natural_lse(all_m[row], all_l[row]), launch.number));
-        if (!params.last) {
-            value_of(params.carry_m, batch, at.token, at.head) = all_m[row];
-            value_of(params.carry_l, batch, at.token, at.head) = all_l[row];
-        } else if (params.lse.data) {
-            value_of(params.lse, batch, at.token, at.head) = natural_lse(all_m[row], all_l[row]);
-        }
-    };
-    if constexpr (merges) store_statistics();
     sync_cluster();  // nobody reads another block's shared memory, or the carry's m and l, any more
-    if constexpr (!merges) store_statistics();
+    if (params.last || block != 0 || threadIdx.x >= rows) return;
+    const int row = static_cast<int>(threadIdx.x);
+    const auto at = row_of_group(row);
+    if (!at.exists) return;
+    value_of(params.carry_m, batch, at.token, at.head) = carry_m_to_store[row];
+    value_of(params.carry_l, batch, at.token, at.head) = carry_l_to_store[row];
 }
 
 template <DimClass dims, class Launch>

@@ -14,9 +14,9 @@ struct OtherRows {
     ResultPairs result = {};  ///< in the owner's memory
 };
 
-/// A rank's whole forward passes, each in one launch, which runs at the same time as the launches of its peers: it sends its
-/// own rows, attends to the rows of peers and sends the results, attends to its own rows, and merges the results of
-/// peers into the own one, an o in fp32, in the order of `arriving`. All attends are to the same keys.
+/// A rank's whole forward passes, each in one launch, which runs at the same time as the launches of its peers: it
+/// sends its own rows, attends to the rows of peers and sends the results, attends to its own rows, and merges the
+/// results of peers, in the order of `arriving`, and its own. All attends are to the same keys.
 ///
 /// All ranks make their launches of one number together, and no number is that of the launch before. Pairs must not
 /// have the number of the first launch before it, and nobody else writes to them. Nothing else orders launches of

@@ -51,8 +51,8 @@ std::size_t merging_pairs(const layouts::Schedule& schedule, const layouts::Prog
     std::size_t most = 0;
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         if (schedule.block_tokens(schedule.row_block(rank)) > most_merging_tokens) return 0;
-        most = std::max(most, pairs_before(schedule, program, rank,
-                                           program.ranks[static_cast<std::size_t>(rank)].code.size()));
+        most = std::max(
+            most, pairs_before(schedule, program, rank, program.ranks[static_cast<std::size_t>(rank)].code.size()));
     }
     return most;
 }

@@ -11,8 +11,8 @@
 
 namespace ringlab::gpu {
 
-/// Room for the messages that launches send a rank: MapOptions::merging_pairs of a forward pass. 0 if ranks have too many
-/// rows for such launches, or the schedule has none.
+/// Room for the messages that launches send a rank: MapOptions::merging_pairs of a forward pass. 0 if ranks have too
+/// many rows for such launches, or the schedule has none.
 std::size_t merging_pairs(const layouts::Schedule& schedule, const layouts::Program& program);
 
 /// A rank's pass of a schedule with is_one_launch(), as one launch: see MergingArgs.

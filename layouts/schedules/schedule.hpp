@@ -72,8 +72,8 @@ public:
     virtual bool fetches() const { return false; }
 
     /// Whether a device may run a rank's pass as one launch. The launch attends to rows of other ranks and to the
-    /// rank's own, stores rows and partial results in its peers' memory by itself, and merges. The operations are: sends
-    /// of own rows from slot 0; receives of rows; attends to them, then to the own rows, all to the rank's own
+    /// rank's own, stores rows and partial results in its peers' memory by itself, and merges. The operations are:
+    /// sends of own rows from slot 0; receives of rows; attends to them, then to the own rows, all to the rank's own
     /// keys; sends and receives of results; merges into slot 0 in the order of the schedule. Every slot is written
     /// once.
     virtual bool is_one_launch() const { return false; }

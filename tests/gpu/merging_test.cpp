@@ -144,7 +144,9 @@ private:
     static constexpr std::size_t pairs_of_peer = 2 * elements_of_q + std::size_t{rows} * group;
     static_assert(std::size_t{rows} * group % 2 == 0);
 
-    gpu::Pair* q_of(int owner) const { return pairs_.as<gpu::Pair>() + pairs_of_peer * static_cast<std::size_t>(owner); }
+    gpu::Pair* q_of(int owner) const {
+        return pairs_.as<gpu::Pair>() + pairs_of_peer * static_cast<std::size_t>(owner);
+    }
     gpu::ResultPairs result_of(int peer) const {
         auto* const pairs = q_of(peer) + elements_of_q;
         return {pairs, pairs + elements_of_q};

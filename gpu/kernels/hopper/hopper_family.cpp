@@ -94,11 +94,7 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
         return launch_items(work.tiles(), work.tiles().items());
     };
     const auto& any = args.work ? *args.work : *args.others.front().work;
-    const ForwardArgs own{.shape = shape,
-                          .q = args.q,
-                          .k = args.k,
-                          .v = args.v,
-                          .result = args.result};
+    const ForwardArgs own{.shape = shape, .q = args.q, .k = args.k, .v = args.v, .result = args.result};
     MergingLaunch launch{.forward = forward_params(own, geometry(shape, any, Pass::forward), items_of(any)),
                          .rows = {},
                          .messages = {},
@@ -120,9 +116,8 @@ MergingLaunch make_merging_launch(const MergingArgs& args) {
     for (std::size_t i = 0; i < args.others.size(); ++i) {
         const auto& other = args.others[i];
         const Input q{.data = nullptr, .strides = {}, .dim = static_cast<int>(shape.head_dim), .chunks_fit = true};
-        launch.others[i] = {.rows = split_kv_rows(q, *other.work, items_of(*other.work), shape),
-                            .q = other.q,
-                            .result = other.result};
+        launch.others[i] = {
+            .rows = split_kv_rows(q, *other.work, items_of(*other.work), shape), .q = other.q, .result = other.result};
     }
     std::ranges::copy(args.arriving, launch.results);
     return launch;

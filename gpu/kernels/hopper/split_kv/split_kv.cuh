@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
         commit_copies();
     }
 
-    // 2. Q of the row group becomes a tile, and that operands of products. Each element is loaded by one thread, because
-    // all row groups look for the rows of a peer at the same time.
+    // 2. Q of the row group becomes a tile, and that operands of products. Each element is loaded by one thread,
+    // because all row groups look for the rows of a peer at the same time.
     constexpr int q_loads = rows * Config::head / 4 / threads;  // of four elements each
     uint2 loaded[q_loads];
     const auto load_q = [&](auto four_elements) {
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
                 load_q([&](const GroupRow& row, int column) {
                     const auto index = row_of_message(params, source.tokens, batch, row.token, row.head);
                     const auto two = load_two(launch.others[other].q + (index * source.q.dim + column) / 2);
-                    is_there = is_there && has_number(two.first, launch.number) && has_number(two.second, launch.number);
+                    is_there =
+                        is_there && has_number(two.first, launch.number) && has_number(two.second, launch.number);
                     return uint2{data_of(two.first), data_of(two.second)};
                 });
                 if (is_there || wait.is_over(late_rows(other))) break;

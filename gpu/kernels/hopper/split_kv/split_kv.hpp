@@ -56,7 +56,7 @@ struct MergingLaunch {
     ResultPairs results[most_peers];
     int message_count, other_count, result_count;
     int merging_clusters;  // at the end of the grid: see merge_rows()
-    ResultPairs own;        // the own result, if there are others to merge with
+    ResultPairs own;       // the own result, if there are others to merge with
     std::uint32_t number;  // of the launch, in all pairs
     std::uint32_t* late;
     std::uint32_t* reported;

@@ -61,12 +61,14 @@ private:
     EndedStack ended_;
 };
 
-/// The largest step of the compute operations that half of a message depends on; -1 if there are none.
-int awaited_step(const RankProgram& rank, const Instruction& half) {
-    int step = -1;
-    for (const auto before : half.op.after())
-        if (const auto& op = rank.code[place_at(before)].op; !op.transfers()) step = std::max(step, op.step);
-    return step;
+/// The computation of the largest step that half of a message depends on; null if there is none.
+const Op* awaited_computation(const RankProgram& rank, const Instruction& half) {
+    const Op* awaited = nullptr;
+    for (const auto before : half.op.after()) {
+        const auto& op = rank.code[place_at(before)].op;
+        if (!op.transfers() && (!awaited || op.step > awaited->step)) awaited = &op;
+    }
+    return awaited;
 }
 
 bool is_in_fused_launch(const RankProgram& rank, OpIndex attend) {
@@ -75,13 +77,14 @@ bool is_in_fused_launch(const RankProgram& rank, OpIndex attend) {
     });
 }
 
-/// The last attend before operation `which` that has this step and shares some of these heads; -1 if there is none, or
-/// if it belongs to a fused launch and may end only with it.
-OpIndex attend_ahead(const RankProgram& rank, OpIndex which, int step, HeadRange heads) {
+/// The last computation before operation `which` that has the step and kind of a peer's and shares some of these heads,
+/// or an attend if there is none of this kind; -1 if there is neither, or if it belongs to a fused launch and may end
+/// only with it.
+OpIndex counterpart_ahead(const RankProgram& rank, OpIndex which, const Op& of_peer, HeadRange heads) {
     while (--which >= 0) {
         const auto& op = rank.code[place_at(which)].op;
         const bool shares_heads = op.part.heads.begin < heads.end && heads.begin < op.part.heads.end;
-        if (op.kind == OpKind::attend && op.step == step && shares_heads)
+        if ((op.kind == OpKind::attend || op.kind == of_peer.kind) && op.step == of_peer.step && shares_heads)
             return is_in_fused_launch(rank, which) ? -1 : which;
     }
     return -1;
@@ -101,8 +104,8 @@ void pace_messages(Program& program, const std::function<bool(int rank, int peer
     set([&](const RankProgram& rank, OpIndex which) -> OpIndex {
         const auto& half = rank.code[place_at(which)];
         const auto& peer = program.ranks[place_at(half.op.peer)];
-        const int step = awaited_step(peer, peer.code[place_at(half.partner)]);
-        return step < 0 ? -1 : attend_ahead(rank, which, step, half.op.part.heads);
+        const auto* awaited = awaited_computation(peer, peer.code[place_at(half.partner)]);
+        return awaited ? counterpart_ahead(rank, which, *awaited, half.op.part.heads) : -1;
     });
     if (find_deadlock(program)) set([](const RankProgram&, OpIndex) { return -1; });
 }

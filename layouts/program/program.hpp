@@ -51,8 +51,8 @@ struct Instruction {
     /// set if all messages of the receiver's lane come from one peer, so that the arrival of a message implies the
     /// arrival of those before it, or if nothing relies on their order (ArrivalOrder).
     bool may_arrive_early = false;
-    /// In both halves of a message: an attend of the same rank that it also waits for, so that it does not begin long
-    /// before the other half can; -1: none. See pace_messages().
+    /// In both halves of a message: a computation of the same rank that it also waits for, so that it does not begin
+    /// long before the other half can; -1: none. See pace_messages().
     OpIndex paced_by = -1;
     /// In both halves of a message: FLOP of the sender's next attend, which runs while the message travels; 0 if there
     /// is none, or if the receiver's next attend waits for the message and begins a launch.

@@ -166,16 +166,18 @@ BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
         for (const auto& one : rank.code) {
             if (one.partner < 0) continue;
             // Two slots of K and V in turns: from step 3 on a block is taken once the attend two steps before has
-            // ended, and not sent sooner. A gradient comes when the step before has ended at its sender.
+            // ended, and not sent sooner. A gradient comes when the step before has ended at its sender: with the attend
+            // that begins it, from then on with an addition.
             int step = -1;
             if (one.op.pool == Pool::kv && one.sends() && one.op.step >= 2) step = one.op.step - 1;
             if (one.op.pool == Pool::dkv && one.receives()) step = one.op.step - 1;
             BOOST_TEST_CONTEXT(describe(rank.rank, static_cast<OpIndex>(&one - rank.code.data()), one.op)) {
                 BOOST_TEST_REQUIRE((one.paced_by < 0) == (step < 0));
                 if (step < 0) continue;
-                const auto& attend = rank.code[static_cast<std::size_t>(one.paced_by)].op;
-                BOOST_TEST((attend.kind == OpKind::attend));
-                BOOST_TEST(attend.step == step);
+                const auto& computation = rank.code[static_cast<std::size_t>(one.paced_by)].op;
+                const bool adds = one.op.pool == Pool::dkv && step > 0;
+                BOOST_TEST((computation.kind == (adds ? OpKind::add : OpKind::attend)));
+                BOOST_TEST(computation.step == step);
             }
         }
 }

@@ -47,9 +47,8 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         .params = params,
         .counter = counter,
         .work_tiles = static_cast<int>(work_tiles),
-        .order = {},
-        .prefetch_carry = !args.first};
-    if (launch.prefetch_carry) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
+        .order = {}};
+    if (!args.first) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
     return launch;
 }
 

@@ -27,7 +27,8 @@
 // tile of a work tile, the maxima are brought up to date.
 //
 // Carry: a work tile starts without the state of earlier launches. It merges this state (the carry) at its end, when it
-// stores its results. The carry's rows are prefetched into L2 before that.
+// stores its results. With two stages of Q, the producer has loaded most of the carry into shared memory by then, into
+// the place of the work tile's Q. Otherwise it has prefetched the carry into L2.
 
 namespace ringlab::gpu::hopper {
 
@@ -59,6 +60,8 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
             Barrier{shared + Shared::q_full + 8 * i}.initialise(1);
             Barrier{shared + Shared::q_empty + 8 * i}.initialise(warps);
         }
+        Barrier{shared + Shared::boxes_free}.initialise(warps);
+        Barrier{shared + Shared::boxes_full}.initialise(1);
         fence_barrier_initialisation();
     }
     __syncthreads();

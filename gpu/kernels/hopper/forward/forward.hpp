@@ -12,12 +12,11 @@ namespace ringlab::gpu::hopper {
 struct ForwardLaunch {
     CUtensorMap q, k, v;  // boxes of a tile's rows or keys
     FusedLaunch fused;    // blocks of a fused launch, with their own k and v
-    CUtensorMap carry;    // if prefetch_carry
+    CUtensorMap carry;    // unless params.first
     ForwardParams params;
     std::uint32_t* counter;        // next work tile; 0 before and after the launch
     int work_tiles;                // query tiles x heads x batch
     layouts::WorkTileOrder order;  // not used by fused launches
-    bool prefetch_carry;
 };
 
 /// `Launch`: ForwardLaunch or Dropping<ForwardLaunch>.

@@ -215,8 +215,10 @@ struct ForwardConsumer : ForwardRows<Config> {
         pin(o);
     }
 
-    /// A further key tile: its scores, together with the output of the tile before.
-    __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
+    /// A further key tile: its scores, together with the output of the tile before. Returns whether p is computed, too.
+    /// If not, softmax() has to do it, always in a partial tile.
+    template <bool is_partial>
+    __device__ __forceinline__ bool next_tile(const Unit& unit, int entry) {
         wait_k();
         take_turn();
         issue_scores();
@@ -226,27 +228,29 @@ struct ForwardConsumer : ForwardRows<Config> {
         draw(unit, entry);
         await_both();
         release_v();
-        const bool is_partial = entry < unit.partial_end;
         finish_scores(unit, entry, is_partial);
-        if (is_partial || !softmax_by_old_maxima()) {
-            softmax();
-            rescale_output();
-        }
+        if (is_partial || !softmax_by_old_maxima()) return false;
         drop();
+        return true;
     }
 
     /// The first key tile of a work tile: its scores, together with the last output of the work tile before. Where one
     /// of the two does not exist, it is computed from whatever lies in the buffers and not used: products that are not
     /// always issued would keep their results in registers during the main loop.
-    __device__ __forceinline__ void first_tile(const Unit& unit, bool has_tiles, bool has_output) {
-        if (has_output) {
+    __device__ __forceinline__ void first_tile(const Unit& unit, bool has_tiles, const Unit& before, bool has_output,
+                                               bool has_boxes) {
+        if (has_boxes) {
+            release(Shared::boxes_free);
+            q_ring.advance();
+        } else if (has_output) {
             release_q();
-            wait_v();
         }
+        if (has_output) wait_v();
         if (has_tiles) {
             wait_q();
             wait_k();
         }
+        this->load_rest_of_carry(before, has_boxes);
         take_turn();
         issue_scores();
         issue_output();
@@ -271,9 +275,11 @@ struct ForwardConsumer : ForwardRows<Config> {
         Unit before{}, unit = next_unit();
         bool has_before = false;  // a work tile is still to be stored
         bool has_output = false;  // and its last output to be computed
+        const bool boxes = Shared::boxes > 0 && !launch.params.first;
+        std::uint32_t boxes_parity = 0;
         while (true) {
             const bool has_tiles = unit.begin < unit.end;
-            first_tile(unit, has_tiles, has_output);
+            first_tile(unit, has_tiles, before, has_output, boxes && has_before);
             const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
             begin_rows();
             if (has_tiles) {
@@ -290,7 +296,16 @@ struct ForwardConsumer : ForwardRows<Config> {
                 }
                 if (!has_output) clear_output();
                 scale_output();
-                finish(before);
+                const int q_place = q_ring.place ^ 1;  // of the work tile before, if it has boxes
+                if (boxes) {
+                    Barrier{shared + Shared::boxes_full}.wait(boxes_parity);
+                    boxes_parity ^= 1;
+                }
+                finish(before, shared, q_place);
+                if (boxes) {
+                    __syncwarp();
+                    release(Shared::q_empty + 8 * q_place);
+                }
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
                     m[r] = first_m[r];
@@ -301,7 +316,22 @@ struct ForwardConsumer : ForwardRows<Config> {
             clear_output();
             for (int entry = unit.begin + 1; has_tiles;) {
 #pragma unroll 1
-                for (; entry < unit.end; ++entry) next_tile(unit, entry);
+                while (entry < unit.end) {
+                    if (entry < unit.partial_end) {
+                        next_tile<true>(unit, entry++);
+                    } else {
+                        // Most tiles go through this loop alone. Its instructions are one stretch with a single jump.
+                        bool has_p;
+#pragma unroll 1
+                        do {
+                            has_p = next_tile<false>(unit, entry++);
+                        } while (has_p && entry < unit.end);
+                        if (has_p) break;
+                    }
+                    softmax();
+                    rescale_output();
+                    drop();
+                }
                 if (unit.last) break;
                 unit = next_unit();
                 entry = unit.begin;

@@ -29,6 +29,7 @@ struct ForwardProducer {
     // The K/V block that it loads from now.
     const CUtensorMap *k, *v;
     int first_tile = 0;
+    std::uint32_t boxes_parity = 0;
     std::uint64_t opened = 0;  // one bit for each of the first 64 K/V blocks: it has arrived
 
     /// `more_bytes`: bytes that the caller loads as well, and that the same barrier counts.
@@ -69,6 +70,25 @@ struct ForwardProducer {
             load_bytes(shared + Shared::bounds + q_ring.place * Shared::bounds_bytes,
                        launch.params.geometry.row_bounds + tile * Config::rows, Shared::bounds_bytes, full);
         q_ring.advance();
+    }
+
+    /// Takes the next place of Q for a work tile that needs no Q, but a place for the boxes of its carry.
+    __device__ __forceinline__ void reserve_q() {
+        Barrier{shared + Shared::q_empty + 8 * q_ring.place}.wait(q_ring.parity ^ 1);
+        Barrier{shared + Shared::q_full + 8 * q_ring.place}.arrive();
+        q_ring.advance();
+    }
+
+    /// Loads the boxes of a work tile's carry as soon as the consumers no longer need its Q, at `q_place`.
+    __device__ __forceinline__ void load_carry(const Unit& unit, int q_place) {
+        Barrier{shared + Shared::boxes_free}.wait(boxes_parity);
+        boxes_parity ^= 1;
+        const Barrier full{shared + Shared::boxes_full};
+        full.arrive_and_expect(Shared::boxes * Shared::box_bytes);
+#pragma unroll
+        for (int i = 0; i < Shared::boxes; ++i)
+            load_box(shared + Shared::box(i, q_place), launch.carry, full, i * Shared::box_columns,
+                     unit.tile * Config::rows, unit.head, unit.batch, Keep::first_to_go);
     }
 
     __device__ __forceinline__ void prefetch_carry(const Unit& unit) {
@@ -136,6 +156,8 @@ struct ForwardProducer {
         Ring<Shared::unit_slots> slot;
         Work work = work_at(static_cast<int>(blockIdx.x));
         bool has_q = false;  // Q of the current work tile is loaded or being loaded
+        const bool carries = !params.first, boxes = carries && Shared::boxes > 0;
+        bool has_before = false;  // the boxes of the work tile before are still to be loaded
         while (work.item >= 0) {
             bool next_has_q = false;
             int next = 0;
@@ -161,8 +183,12 @@ struct ForwardProducer {
                     load_k(tile, unit.begin < unit.partial_end, kv_head, unit.batch);
                     if (is_first && !has_q) load_q(unit.tile, unit.head, unit.batch);
                 }
-                if (is_first && launch.prefetch_carry) prefetch_carry(unit);
-                if (is_last && unit.begin == unit.end) next_work = look_up(ask_for_next());
+                if (is_first && carries && !boxes) prefetch_carry(unit);
+                if (is_last && unit.begin == unit.end) {
+                    if (boxes) reserve_q();
+                    if (has_before) load_carry(units[slot.place], q_ring.place);
+                    next_work = look_up(ask_for_next());
+                }
                 for (int e = unit.begin; e < unit.end; ++e) {
                     if (e == ask_at) next = ask_for_next();
                     const int v_tile = tile;
@@ -170,6 +196,9 @@ struct ForwardProducer {
                         tile = __ldg(entries + e + 1) >> 1;
                         load_k(tile, e + 1 < unit.partial_end, kv_head, unit.batch);
                     }
+                    load_v(v_tile, kv_head, unit.batch);
+                    // Before the next Q, which takes the place of these boxes.
+                    if (e == unit.begin && is_first && has_before) load_carry(units[slot.place], q_ring.place);
                     if (e == look_up_at) {
                         next_work = look_up(next);
                         if constexpr (staged) {  // Q comes from device memory, which takes longer than K from L2
@@ -177,13 +206,14 @@ struct ForwardProducer {
                             if (next_has_q) load_q(next_work.first.x % tiles, next_work.head, next_work.batch);
                         }
                     }
-                    load_v(v_tile, kv_head, unit.batch);
                 }
             }
+            has_before = boxes;
             work = next_work;
             has_q = next_has_q;
         }
         tell({-1, 0, 0, 0, 0, 0, true}, slot);
+        if (has_before) load_carry(units[slot.place], q_ring.place ^ 1);
     }
 };
 

@@ -3,6 +3,7 @@
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/hopper/forward/forward.hpp"
 #include "gpu/kernels/hopper/forward/forward_shared.cuh"
+#include "gpu/kernels/hopper/ptx/shared_access.cuh"
 
 namespace ringlab::gpu::hopper {
 
@@ -13,6 +14,7 @@ template <class Config>
 struct ForwardRows {
     static constexpr int keys = Config::keys, value = Config::value;
 
+    using Shared = ForwardShared<Config>;
     const ForwardLaunch& launch;
     int lane, row_in_tile;
     float o[value / 2], s[keys / 2], m[2], l[2], rescale[2];
@@ -154,9 +156,15 @@ struct ForwardRows {
     }
 
     /// Merges and stores the results of a work tile from o, m and l. Overwrites the registers of the scores.
-    __device__ __forceinline__ void finish(const Unit& unit) {
+    /// `q_place`: of the work tile's Q, if its carry has boxes.
+    __device__ __forceinline__ void finish(const Unit& unit, std::uint32_t shared, int q_place) {
         sum_rows();
-        if (!launch.params.first) merge_carry(unit);
+        if (!launch.params.first) {
+            if constexpr (Shared::boxes > 0)
+                merge_boxes(shared, q_place);
+            else
+                merge_carry(unit);
+        }
         launch.params.last ? store_result(unit) : store_carry(unit);
     }
 
@@ -168,20 +176,93 @@ struct ForwardRows {
         }
     }
 
-    __device__ __forceinline__ void merge_carry(const Unit& unit) {
-        const auto& params = launch.params;
-        float old[2];  // factor of the carry; `rescale` is the factor of this work tile's own o
+    /// Merges m and l with those of the carry. Sets `old`, the factor of the carry's o, and `rescale`, that of the work
+    /// tile's own o.
+    __device__ __forceinline__ void merge_rows(const float (&carry_m)[2], const float (&carry_l)[2], float (&old)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float carry_m = exists(unit, r) ? value_of(params.carry_m, unit, r) : device::minus_infinity();
-            const float carry_l = exists(unit, r) ? value_of(params.carry_l, unit, r) : 0.0f;
-            const float new_m = fmaxf(m[r], carry_m);
+            const float new_m = fmaxf(m[r], carry_m[r]);
             const float offset = new_m == device::minus_infinity() ? 0.0f : new_m;
-            old[r] = device::exp2_fast(carry_m - offset);
+            old[r] = device::exp2_fast(carry_m[r] - offset);
             rescale[r] = device::exp2_fast(m[r] - offset);
             m[r] = new_m;
-            l[r] = l[r] * rescale[r] + carry_l * old[r];
+            l[r] = l[r] * rescale[r] + carry_l[r] * old[r];
         }
+    }
+    /// m and l of the carry; those of a row that has seen nothing if it is not there.
+    __device__ __forceinline__ void load_carry_rows(const Unit& unit, bool is_there, float (&carry_m)[2],
+                                                    float (&carry_l)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const bool loaded = is_there && exists(unit, r);
+            carry_m[r] = loaded ? value_of(launch.params.carry_m, unit, r) : device::minus_infinity();
+            carry_l[r] = loaded ? value_of(launch.params.carry_l, unit, r) : 0.0f;
+        }
+    }
+
+    // ---- the carry in boxes: see ForwardShared
+
+    static constexpr int columns_in_boxes = Shared::boxes * Shared::box_columns;
+    static constexpr int rest = Shared::boxes > 0 ? value - columns_in_boxes : 0;  // columns that are in no box
+    float carry_m[2], carry_l[2];
+    float4 rest_of_carry[rest / 8 + 1];
+
+    /// Loads what is in no box. It takes a while, so it is done before the last products of the work tile.
+    __device__ __forceinline__ void load_rest_of_carry(const Unit& unit, bool has_boxes) {
+        if constexpr (Shared::boxes > 0) {
+            load_carry_rows(unit, has_boxes, carry_m, carry_l);
+            const auto& carry = launch.params.carry_o;
+            const int t = lane_anew() % 4, odd = t % 2, columns = launch.params.v.dim - 8 * odd;
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const float* from = static_cast<const float*>(carry.data) + index_of(carry, unit, r) + 6 * odd + 2 * t;
+#pragma unroll
+                for (int n = 0; n < rest / 8; n += 2) {
+                    const int column = columns_in_boxes + 8 * n;
+                    rest_of_carry[n + r] = has_boxes && exists(unit, r) && column < columns
+                                               ? *reinterpret_cast<const float4*>(from + column)
+                                               : make_float4(0, 0, 0, 0);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void merge_boxes(std::uint32_t shared, int q_place) {
+        float old[2];
+        merge_rows(carry_m, carry_l, old);
+        const auto merge = [&](int n, int r, float2 x) {
+            float &left = o[4 * n + 2 * r], &right = o[4 * n + 2 * r + 1];
+            left = left * rescale[r] + x.x * old[r];
+            right = right * rescale[r] + x.y * old[r];
+        };
+        const int at = lane_anew(), t = at % 4;
+        // Of the thread's first two columns in a box, whose rows are swizzled: see Swizzle::bytes_128.
+        const auto first = static_cast<std::uint32_t>(row_in_tile * 128 + ((at / 4) ^ (t / 2)) * 16 + t % 2 * 8);
+#pragma unroll
+        for (int n = 0; n < columns_in_boxes / 8; ++n)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                merge(n, r,
+                      load_shared_float2(shared + Shared::box(n / 4, q_place) +
+                                         (first ^ static_cast<std::uint32_t>(n % 4 * 32)) + 8 * 128 * r));
+#pragma unroll
+        for (int n = 0; n < rest / 8; n += 2)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const float4 four = rest_of_carry[n + r];
+                float2 a = make_float2(four.x, four.y), b = make_float2(four.z, four.w);
+                exchange(a, b, t % 2);
+                merge(columns_in_boxes / 8 + n, r, a);
+                merge(columns_in_boxes / 8 + n + 1, r, b);
+            }
+    }
+
+    // ---- the carry without boxes
+
+    __device__ __forceinline__ void merge_carry(const Unit& unit) {
+        float m_before[2], l_before[2], old[2];
+        load_carry_rows(unit, true, m_before, l_before);
+        merge_rows(m_before, l_before, old);
 #pragma unroll
         for (int part = 0; part < value / 2 / carry_part; ++part) {
             load_carry_part(unit, part);

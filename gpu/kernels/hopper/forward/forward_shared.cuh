@@ -34,19 +34,32 @@ struct ForwardShared {
     static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
     static constexpr int unit_slots = 2;
 
+    // The carry of a work tile comes in boxes of 32 columns. As many as fit lie where its Q was, and one more in memory
+    // of its own. The consumers load the other columns. Without staging there are no boxes.
+    static constexpr int box_columns = 32, box_bytes = Config::rows * box_columns * 4;
+    static constexpr int boxes_in_q = stages_tests<Config> ? q_bytes / box_bytes : 0;
+    static constexpr int boxes = stages_tests<Config> ? boxes_in_q + 1 : 0;
+
     // Offsets. Tiles start at multiples of 1024.
     static constexpr int q = 0, k = q + Config::q_stages * q_bytes, v = k + Config::stages * k_bytes;
-    static constexpr int units = v + Config::stages * v_bytes;  // Unit
+    static constexpr int last_box = v + Config::stages * v_bytes;
+    static constexpr int units = last_box + (boxes - boxes_in_q) * box_bytes;  // Unit
     static constexpr int barriers = units + unit_slots * 32;
     static constexpr int k_full = barriers, k_empty = k_full + 8 * Config::stages;
     static constexpr int v_full = k_empty + 8 * Config::stages, v_empty = v_full + 8 * Config::stages;
     static constexpr int unit_full = v_empty + 8 * Config::stages, unit_empty = unit_full + 8 * unit_slots;
     static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8 * Config::q_stages;
+    static constexpr int boxes_free = q_empty + 8 * Config::q_stages, boxes_full = boxes_free + 8;
     // If stages_tests: int4 for each row of a stage of Q, int for each key of a stage of K.
     static constexpr int bounds_bytes = Config::rows * 16, positions_bytes = Config::keys * 4;
-    static constexpr int bounds = (q_empty + 8 * Config::q_stages + 15) / 16 * 16;
+    static constexpr int bounds = (boxes_full + 8 + 15) / 16 * 16;
     static constexpr int positions = bounds + Config::q_stages * bounds_bytes;
     static constexpr int bytes = stages_tests<Config> ? positions + Config::stages * positions_bytes : bounds;
+
+    /// Where box i of the carry lies, of the work tile whose Q is or was at `q_place`.
+    __device__ static int box(int i, int q_place) {
+        return i < boxes_in_q ? q + q_place * q_bytes + i * box_bytes : last_box;
+    }
 };
 
 /// What the producer announces to the consumers: a work tile or, in a fused launch, a part of one.

@@ -27,6 +27,12 @@ __device__ inline int4 load_shared_int4(std::uint32_t address) {
     return x;
 }
 
+__device__ inline float2 load_shared_float2(std::uint32_t address) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+    return x;
+}
+
 __device__ inline float4 load_shared_4(std::uint32_t address) {
     float4 x;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"

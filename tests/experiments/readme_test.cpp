@@ -241,7 +241,6 @@ BOOST_AUTO_TEST_CASE(a_token_takes_what_records_say_on_one_gpu_and_on_two) {
     };
     const auto alone = [&](int tokens) { return std::min(ms(one, tokens, "joined-merge"), ms(one, tokens, "merge")); };
     const auto together = [&](int tokens) { return ms(two, tokens, "joined-merge"); };
-    BOOST_TEST(together(8192) > alone(8192));
     for (const int tokens : {65536, 262144}) BOOST_TEST(together(tokens) < alone(tokens));
     check_says(
         fmt::format("{:.3f} ms instead of {:.3f} at 8Ki, {:.3f} instead of {:.3f} at 64Ki and {:.3f} instead of "

@@ -74,11 +74,16 @@ TransportKind transport_kind(const std::string& name) {
 }
 
 FabricFactory fabric_factory(TransportKind kind) {
-    if (kind == TransportKind::nccl) return make_nccl_fabric;
-    if (kind == TransportKind::copy || kind == TransportKind::loopback) return make_copy_fabric;
-    return [](Team& team, const FabricOptions& options, const Routes& routes) {
-        return make_mixed_fabric(team, options, routes);
-    };
+    switch (kind) {
+        case TransportKind::nccl: return make_nccl_fabric;
+        case TransportKind::copy:
+        case TransportKind::loopback: return make_copy_fabric;
+        case TransportKind::mixed:
+            return [](Team& team, const FabricOptions& options, const Routes& routes) {
+                return make_mixed_fabric(team, options, routes);
+            };
+    }
+    fail("no fabric of transport {}", static_cast<int>(kind));
 }
 
 RankHosts reach_of_copies(TransportKind kind, Team& team, Clock::duration timeout) {
@@ -90,7 +95,8 @@ layouts::Program program_of(const Schedule& schedule, const layouts::RingGroup& 
     const bool over_hosts = hosts.split_a_ring(group);
     auto program = layouts::resolve(schedule, over_hosts ? layouts::Fetches::served : layouts::Fetches::one_sided);
     // A message kernel gets SMs when thread blocks of an attend end. In a backward pass they end now and then. In a
-    // forward pass they take one work tile after another, so a message should begin before the attend does.
+    // forward pass they take one work tile after another, so a message should begin before the attend does:
+    // only backward passes are paced.
     const auto is_kernel = [&](int rank, int peer) {
         for (int replica = 0; replica < group.replicas; ++replica)
             if (!hosts.share(group.global_rank(replica, rank), group.global_rank(replica, peer))) return true;

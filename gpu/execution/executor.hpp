@@ -117,7 +117,7 @@ std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layo
                         std::span<const HostInputs> inputs, const GpuOptions& options,
                         const FabricFactory& make_fabric);
 
-/// The fabric of copy, nccl or mixed.
+/// The fabric of a transport. That of loopback is that of copy.
 FabricFactory fabric_factory(TransportKind kind);
 
 /// Between which ranks copies reach: all for copy and loopback, those of a host for mixed, none for nccl. All members

@@ -87,7 +87,9 @@ MergingPass::MergingPass(const layouts::Schedule& schedule, const layouts::Progr
 }
 
 MergingPass::~MergingPass() {
-    if (reported_) cudaFreeHost(reported_);
+    if (!reported_) return;
+    cudaStreamSynchronize(other_stream_);  // it may still write to late_
+    cudaFreeHost(reported_);
 }
 
 std::size_t MergingPass::other_of(int block) const {

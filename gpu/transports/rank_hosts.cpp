@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 
 namespace ringlab::gpu {
@@ -16,12 +19,10 @@ constexpr const char* ranks_per_host = "RINGLAB_RANKS_PER_HOST";
 
 /// What each rank tells the others: the name of its host, and the environment variable as it was given.
 std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
-    std::vector<char> name(64);
-    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name");
     const char* const given = std::getenv(ranks_per_host);
     const std::string pretended = given ? fmt::format("'{}'", given) : "not set";
     Bytes own;
-    append(own, name);
+    append(own, host_name());
     append(own, std::vector<char>(pretended.begin(), pretended.end()));
     const auto all = team.all_gather(team.first_local(), std::move(own), timeout);
     const auto pretended_by = [&](std::size_t rank) {
@@ -39,6 +40,13 @@ std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
 }
 
 }  // namespace
+
+std::vector<char> host_name() {
+    std::vector<char> name(HOST_NAME_MAX + 2);
+    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name: {}",
+            std::strerror(errno));
+    return name;
+}
 
 RankHosts RankHosts::apart(int ranks) {
     std::vector<int> first_ranks(static_cast<std::size_t>(ranks));

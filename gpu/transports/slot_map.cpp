@@ -107,7 +107,9 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
 
     constexpr std::int64_t pair_bytes = 8;
     exchange_.take(static_cast<std::int64_t>(options.arrival_flags * sizeof(std::uint32_t)));
-    merging_pairs_ = take(Pool::output, static_cast<std::int64_t>(options.merging_pairs) * pair_bytes, memory_.work);
+    const auto pairs_bytes = static_cast<std::int64_t>(options.merging_pairs) * pair_bytes;
+    memory_.work += pairs_bytes;
+    merging_pairs_ = exchange_.take(pairs_bytes);
     zeroed_bytes_ = exchange_.cursor;
     const bool lends_rows = rows_are_local_;
     ahead[index(Pool::q)] =

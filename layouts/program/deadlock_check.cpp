@@ -77,9 +77,8 @@ bool is_in_fused_launch(const RankProgram& rank, OpIndex attend) {
     });
 }
 
-/// The last computation before operation `which` that has the step and kind of a peer's and shares some of these heads,
-/// or an attend if there is none of this kind; -1 if there is neither, or if it belongs to a fused launch and may end
-/// only with it.
+/// The last operation before `which` that has a peer's step, is an attend or of the peer's kind, and shares some of
+/// these heads; -1 if there is none, or if it belongs to a fused launch and may end only with it.
 OpIndex counterpart_ahead(const RankProgram& rank, OpIndex which, const Op& of_peer, HeadRange heads) {
     while (--which >= 0) {
         const auto& op = rank.code[place_at(which)].op;

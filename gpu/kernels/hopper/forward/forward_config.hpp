@@ -4,8 +4,9 @@
 
 namespace ringlab::gpu::hopper {
 
-// A thread block is one producer warpgroup and `consumers` warpgroups of 64 query rows each. Shared memory holds Q once
-// and `stages` of K and V; registers per thread: O value / 2, scores keys / 2, their 16-bit form keys / 4.
+// A thread block is one producer warpgroup and `consumers` warpgroups of 64 query rows each. Shared memory holds
+// `q_stages` of Q, and `stages` of K and V; registers per thread: O value / 2, scores keys / 2, their 16-bit form keys
+// / 4.
 template <DimClass C>
 struct ForwardConfig : Dims<C> {
     static constexpr int consumers = 2, keys = 128, stages = 2;

@@ -39,6 +39,7 @@ struct ForwardShared {
     static constexpr int box_columns = 32, box_bytes = Config::rows * box_columns * 4;
     static constexpr int boxes_in_q = stages_tests<Config> ? q_bytes / box_bytes : 0;
     static constexpr int boxes = stages_tests<Config> ? boxes_in_q + 1 : 0;
+    static_assert(boxes == 0 || Config::q_stages == 2, "a work tile's Q and that of the next, whose place differs");
 
     // Offsets. Tiles start at multiples of 1024.
     static constexpr int q = 0, k = q + Config::q_stages * q_bytes, v = k + Config::stages * k_bytes;

@@ -328,9 +328,10 @@ LaunchStart launch_start(TransportKind transport, const RankHosts& hosts, const 
     RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
     Bytes own;
     append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
-    append(own, host_name());  // hosts may number their GPUs alike
     const auto all = team.all_gather(member, own, timeout);
-    const auto sharing = static_cast<int>(std::ranges::count(all, own));
+    int sharing = 0;
+    for (std::size_t other = 0; other < all.size(); ++other)  // hosts may number their GPUs alike
+        sharing += all[other] == own && hosts.share(member, static_cast<int>(other));
     return {sharing > 1 ? FusedStart::all_arrived : FusedStart::at_once, sharing};
 }
 

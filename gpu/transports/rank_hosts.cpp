@@ -17,6 +17,14 @@ namespace {
 
 constexpr const char* ranks_per_host = "RINGLAB_RANKS_PER_HOST";
 
+/// With zeros behind it, so that it always has as many bytes.
+std::vector<char> host_name() {
+    std::vector<char> name(HOST_NAME_MAX + 2);
+    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name: {}",
+            std::strerror(errno));
+    return name;
+}
+
 /// What each rank tells the others: the name of its host, and the environment variable as it was given.
 std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
     const char* const given = std::getenv(ranks_per_host);
@@ -40,13 +48,6 @@ std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
 }
 
 }  // namespace
-
-std::vector<char> host_name() {
-    std::vector<char> name(HOST_NAME_MAX + 2);
-    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name: {}",
-            std::strerror(errno));
-    return name;
-}
 
 RankHosts RankHosts::apart(int ranks) {
     std::vector<int> first_ranks(static_cast<std::size_t>(ranks));

@@ -35,9 +35,6 @@ private:
     std::vector<int> first_ranks_;  // empty: all share one
 };
 
-/// Of this computer, pretended hosts or not; zeros behind it, always as many bytes. Throws Error if it has none.
-std::vector<char> host_name();
-
 /// The value of RINGLAB_RANKS_PER_HOST; 0: hosts are not pretended. Throws Error if it is no positive number.
 int pretended_ranks_per_host();
 

@@ -6,6 +6,7 @@
     dist.init_process_group("gloo")                          # started by torchrun
     q, k, v = (shard(x) for x in whole_q_k_v)                # this rank's tokens of (batch, tokens, heads, head_dim)
     o = unshard(ring_attention(q, k, v))                     # causal, zigzag, ring; differentiable
+    dist.destroy_process_group()                             # without it PyTorch may abort a process that ends
 
 Masks, layouts and schedules have the names that Ringlab's programs take: ringlab.masks(), layouts(), schedules().
 """

@@ -29,15 +29,21 @@ class _Waiters:
     """Threads that wait for messages, as gloo tells of their end to nobody else; as many as are under way at a time."""
 
     def __init__(self):
-        self._work, self._idle, self._lock = queue.SimpleQueue(), 0, threading.Lock()
+        self._work, self._threads, self._idle, self._changed = queue.SimpleQueue(), 0, 0, threading.Condition()
 
     def wait_for(self, work, limit, finish):
-        with self._lock:
+        with self._changed:
             if self._idle > 0:
                 self._idle -= 1
             else:
                 threading.Thread(target=self._run, name="ringlab messages", daemon=True).start()
+                self._threads += 1
         self._work.put((work, limit, finish))
+
+    def settle(self, seconds):
+        """Returns when no message is waited for any more, or after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle == self._threads, seconds)
 
     def _run(self):
         while True:
@@ -48,8 +54,9 @@ class _Waiters:
             except Exception as error:  # noqa: BLE001, it is told to whoever waits for the message
                 finish(str(error).splitlines()[0] if str(error) else type(error).__name__)
             del work, finish
-            with self._lock:
+            with self._changed:
                 self._idle += 1
+                self._changed.notify_all()
 
 
 _waiters = _Waiters()
@@ -348,8 +355,9 @@ def refuse(group, why):
 
 @atexit.register
 def _let_groups_go():
-    """So that gloo's threads end when the groups are destroyed. One that lets go of a tensor while the interpreter ends would
-    end the process by std::terminate()."""
+    """So that gloo's threads end when the groups are destroyed. A thread that lets go of a tensor or of a message while the
+    interpreter ends would end the process by std::terminate()."""
+    _waiters.settle(1.0)  # a ring that broke may have messages that never arrive
     with _rings_lock:
         for ring in _rings.values():
             ring.group = ring._messages = None

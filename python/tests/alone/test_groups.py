@@ -1,6 +1,7 @@
-"""What is kept of process groups that their owner destroys."""
+"""What is kept of process groups that their owner destroys, and of messages when a process ends."""
 
 import gc
+import threading
 import weakref
 
 import torch
@@ -22,3 +23,24 @@ def test_calls_that_are_known_do_not_keep_a_destroyed_group():
     _ring._let_groups_go()  # a ring keeps its group until it is asked for again
     gc.collect()
     assert [group() for group in groups] == [None, None]
+
+
+class Message:
+    """One that has arrived when the test says so."""
+
+    def __init__(self):
+        self.arrived = threading.Event()
+
+    def wait(self, limit):
+        self.arrived.wait(limit)
+
+
+def test_the_end_of_a_process_waits_for_messages_but_not_for_ever():
+    waiters, message, told = _ring._Waiters(), Message(), []
+    waiters.settle(60)
+    waiters.wait_for(message, 60, told.append)
+    waiters.settle(0.01)
+    assert told == []
+    threading.Timer(0.05, message.arrived.set).start()
+    waiters.settle(60)
+    assert told == [None]

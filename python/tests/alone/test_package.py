@@ -97,9 +97,8 @@ def torchrun(*command):
 
 def test_the_lines_of_the_readme_run(tmp_path):
     lines = re.search(r"```python\n(import torch.*?)```", (TREE / "README.md").read_text(), re.DOTALL).group(1)
-    assert len(lines.splitlines()) == 5
-    (tmp_path / "five_lines.py").write_text(lines + "assert o.shape == (1, 1024, 8, 64) and o.isfinite().all()\n")
-    ran = torchrun(tmp_path / "five_lines.py")
+    (tmp_path / "lines.py").write_text(lines + "assert o.shape == (1, 1024, 8, 64) and o.isfinite().all()\n")
+    ran = torchrun(tmp_path / "lines.py")
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 

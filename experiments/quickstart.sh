@@ -48,15 +48,9 @@ trap 'kill "$drawing" 2>/dev/null || true' EXIT
 run gradient_equivalence --output "$out/gradient_equivalence.h5"
 # Half the tokens of the record in experiments/results: a quarter of its time.
 run bf16_error --tokens 1024 --output "$out/bf16_error.h5"
-run predict --output "$out/predict.h5"
-# What stragglers and noise cost, a record for each way to disturb.
-disturb() {
-  run predict --output "$out/jitter_$1.h5" --layouts zigzag --schedules ring bidirectional pull all-gather \
-    --tokens-per-rank 512 2048 8192 32768 --machines h200_nvswitch_copy_engine --span-ranks 0 "${@:2}"
-}
-disturb slow_gpu --slow-gpus 1
-disturb slow_link --slow-links 1
-disturb noise --compute-noise 0.05 --transfer-noise 0.2 --start-skew 20
+# What is predicted for a machine that is not here; what stragglers and noise cost; rings of other programs.
+experiments/record_predictions.sh --programs "$bin" --output "$out" \
+  predict jitter_slow_gpu jitter_slow_link jitter_noise published
 # Rings that were measured elsewhere, predicted by the model as it is here.
 for measured in 4xh200 2cpus; do
   run validate --measured "experiments/results/validate_$measured.h5" --machines "${measured}_calibrated" \
@@ -68,8 +62,6 @@ for transport in copy nccl; do
   run validate --measured experiments/results/throughput_4xh200_schedules.h5 --transports $transport \
     --machines $machine --output "$out/validate_schedules_$transport.h5"
 done
-
-run validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200 --output "$out/published.h5"
 
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \

@@ -42,6 +42,9 @@ command_of() {
     suffix_predicted)
       echo "$llama --queries 0 64 --schedules ring all-gather merge:tree pass-q
         --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki" ;;
+    stack_schedules_gemma-3-27b)
+      echo "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --layouts zigzag --machines h200_nvswitch_copy_engine
+        --schedules ring joined-ring pull seen" ;;
     published) echo "validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200" ;;
     explain) echo "validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated" ;;
     ablation) echo "validate --measured all --without each" ;;
@@ -55,8 +58,8 @@ command_of() {
   esac
 }
 known=(predict schedules_llama-3.1-8b schedules_deepseek-v3 jitter_slow_gpu jitter_slow_link jitter_noise latent_predicted
-  latent_predicted_cluster decode_predicted suffix_predicted published explain ablation packings_planned batches_64gpus
-  batches_256gpus)
+  latent_predicted_cluster decode_predicted suffix_predicted stack_schedules_gemma-3-27b published explain ablation
+  packings_planned batches_64gpus batches_256gpus)
 
 refuse() { echo "record_predictions.sh: $*" >&2; exit 2; }
 programs=../build/cpu/experiments output=results records=()

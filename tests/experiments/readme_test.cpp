@@ -1,4 +1,5 @@
-// What README.md claims to have found is what records and tables of this repository hold, to the last digit.
+// What README.md and sim/README.md claim to have found is what records and tables of this repository hold, to the last
+// digit.
 
 #include "experiments/config/case.hpp"
 #include "experiments/config/source.hpp"
@@ -167,6 +168,37 @@ BOOST_AUTO_TEST_CASE(rates_of_others_are_those_of_the_tables) {
                                rates(published(system, "8192", "forward"), published(system, "8192", "backward"))));
 }
 
+/// "FORWARD / BOTH": the rate of our best schedule from Python divided by that of the best other system, at a length of the
+/// whole sequence. A system without a rate in the first record has that of a later one.
+std::string over_best_other(const std::vector<std::string>& records, std::int64_t tokens) {
+    const auto ratio = [&](const std::string& rate) {
+        std::map<std::string, double> by_system;
+        for (const auto& record : records) {
+            const auto file = hdf5::File::open(root + "/experiments/results/" + record + ".h5");
+            const auto systems = file.dataset("runs/system").texts();
+            const auto lengths = file.dataset("runs/tokens").doubles(), rates = file.dataset("runs/" + rate).doubles();
+            for (std::size_t i = 0; i < systems.size(); ++i)
+                if (lengths.at(i) == static_cast<double>(tokens) && !std::isnan(rates.at(i)))
+                    by_system.try_emplace(systems.at(i), rates.at(i));
+        }
+        double ours = 0, others = 0;
+        for (const auto& [system, value] : by_system) {
+            auto& best = system.starts_with("ringlab") ? ours : others;
+            best = std::max(best, value);
+        }
+        return ours / others;
+    };
+    return fmt::format("{:.2f} / {:.2f}", ratio("rate_forward"), ratio("rate_both"));
+}
+
+BOOST_AUTO_TEST_CASE(rings_from_python_beside_others_are_those_of_their_records) {
+    const auto two = [](std::int64_t tokens) { return over_best_other({"peers_2xh100", "peers_2xh100_before"}, tokens); };
+    const auto four = [](std::int64_t tokens) { return over_best_other({"peers_4xh100"}, tokens); };
+    check_says("Ringlab has " + two(4096) + " times (forward / both passes) the rate of the best other system at 2Ki, " +
+               two(16384) + " times at 8Ki and " + two(65536) + " times at 32Ki on [two");
+    check_says(four(8192) + " times at 2Ki and " + four(32768) + " times at 8Ki on [four]");
+}
+
 /// "LOWEST to HIGHEST (median MEDIAN)": our rate divided by FlashAttention-4's, in all cases that both were timed in,
 /// under both protocols.
 std::string of_all_cases(const std::string& pass) {
@@ -248,6 +280,39 @@ BOOST_AUTO_TEST_CASE(a_token_takes_what_records_say_on_one_gpu_and_on_two) {
                     together(8192), alone(8192), together(65536), alone(65536), together(262144), alone(262144)));
     check_says(fmt::format("over a cache of 1Mi tokens takes {:.3f} ms on one H100", alone(1048576)));
     check_says(fmt::format("and {:.3f} ms on two", together(1048576)));
+}
+
+// sim/README.md, column "buys": "WITH -> WITHOUT (BIN)", mean errors in % in the bin in which they differ most, or "-".
+BOOST_AUTO_TEST_CASE(what_a_term_of_the_cost_model_buys_is_that_of_the_ablation) {
+    const auto file = hdf5::File::open(root + "/experiments/results/ablation.h5");
+    const auto terms = file.dataset("runs/without").texts(), transports = file.dataset("runs/transport").texts(),
+               lengths = file.dataset("runs/length").texts();
+    const auto errors = file.dataset("runs/error_mean").doubles();
+    std::map<std::string, std::map<std::string, double>> by_term;  // %, by bin
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+        auto length = lengths.at(i);
+        if (length.starts_with("below ")) length.replace(0, 5, "<");
+        const auto bin = transports.at(i) == "threads" ? "CPU ranks"
+                                                       : (transports.at(i) == "nccl" ? "NCCL " : "copy ") + length;
+        by_term[terms.at(i)][bin] = 100 * errors.at(i);
+    }
+    const auto with = by_term.extract("none").mapped();
+    BOOST_REQUIRE(by_term.size() > 10);
+    std::ifstream readme(root + "/sim/README.md");
+    for (std::string line; std::getline(readme, line);)
+        if (line.starts_with("| `")) {
+            const auto found = by_term.find(line.substr(3, line.find('`', 3) - 3));
+            if (found == by_term.end()) continue;
+            const auto& without = found->second;
+            const auto gain = [&](const auto& each) { return each.second - with.at(each.first); };
+            const auto best = *std::ranges::max_element(without, {}, gain);
+            const auto buys = gain(best) < 0.05 ? std::string("-")
+                                                : fmt::format("{:.1f} -> {:.1f} ({})", with.at(best.first), best.second,
+                                                              best.first);
+            BOOST_TEST(line.ends_with(" | " + buys + " |"), found->first << " buys " << buys);
+            by_term.erase(found);
+        }
+    BOOST_TEST(by_term.empty(), by_term.size() << " terms have no row");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -5,7 +5,6 @@
 #include "experiments/execution/hosts.hpp"
 #include "experiments/execution/machine_fault.hpp"
 #include "experiments/record/provenance/provenance.hpp"
-#include "layouts/basics/typed_names.hpp"
 #include "processes/session.hpp"
 
 #include <thread>
@@ -20,7 +19,7 @@ layouts::Registry<BackendFactory>& backends() {
 std::shared_ptr<const BackendKind> backend_kind(const ExecutionConfig& config) {
     const auto known = config.backends.find(config.backend);
     if (known != config.backends.end()) return known->second;
-    return layouts::find_or_suggest(backends(), "backend", config.backend).factory();
+    return backends().find(config.backend).factory();
 }
 
 std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const std::string& arithmetic, int ranks) {

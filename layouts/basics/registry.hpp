@@ -1,6 +1,7 @@
 #pragma once
 
 #include "layouts/basics/require.hpp"
+#include "layouts/basics/typed_names.hpp"
 
 #include <functional>
 #include <map>
@@ -41,13 +42,21 @@ public:
 
     void add(std::string name, Entry entry) { entries_.emplace(std::move(name), std::move(entry)); }
 
-    /// The entry of `name`. Throws Error that lists the known names if there is none.
+    /// The entry of `name`. Throws Error that suggests a similar name, and lists the known ones, if there is none.
     const Entry& find(const std::string& name) const {
         const auto found = entries_.find(name);
         if (found != entries_.end()) return found->second;
-        std::string known;
-        for (const auto& [other, entry] : entries_) known += (known.empty() ? "" : ", ") + other;
-        fail("unknown {} '{}'; known: {}", kind_, name, known);
+        std::vector<std::string> known;
+        for (const auto& [other, entry] : entries_) known.push_back(other);
+        throw Error(unknown_name(kind_, name, known));
+    }
+
+    /// The entry for a spec such as "striped:16". Throws Error as find() does, and also if nothing follows the colon,
+    /// which would otherwise silently mean the default.
+    const Entry& find_spec(std::string_view text) const {
+        const auto& entry = find(Spec::parse(text).name);
+        require(!text.ends_with(':'), "{} '{}' has nothing after its colon; write it as {}", kind_, text, entry.usage);
+        return entry;
     }
 
     const std::map<std::string, Entry>& entries() const { return entries_; }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "layouts/basics/registry.hpp"
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,26 +15,6 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 
 /// Text of an error: "unknown layout 'zigzga', did you mean 'zigzag'? Known: contiguous, file, striped, zigzag".
 std::string unknown_name(std::string_view kind, std::string_view name, const std::vector<std::string>& known);
-
-/// registry.find(name) for a name that a user typed. The Error suggests a similar name.
-template <class Factory>
-const typename Registry<Factory>::Entry& find_or_suggest(const Registry<Factory>& registry, std::string_view kind,
-                                                         const std::string& name) {
-    if (registry.entries().contains(name)) return registry.find(name);
-    std::vector<std::string> known;
-    for (const auto& [other, entry] : registry.entries()) known.push_back(other);
-    throw Error(unknown_name(kind, name, known));
-}
-
-/// The entry for a spec such as "striped:16". Throws Error as find_or_suggest() does, and also if nothing follows the
-/// colon, which would otherwise silently mean the default.
-template <class Factory>
-const typename Registry<Factory>::Entry& find_spec(const Registry<Factory>& registry, std::string_view kind,
-                                                   std::string_view text) {
-    const auto& entry = find_or_suggest(registry, kind, Spec::parse(text).name);
-    require(!text.ends_with(':'), "{} '{}' has nothing after its colon; write it as {}", kind, text, entry.usage);
-    return entry;
-}
 
 /// Parses a whole number with an optional suffix: "4096", "4k" (4000), "4Ki" (4096), likewise M, Mi, G and Gi; with
 /// `grouped` also "4,096". nullopt if the text is no such number or the value is not below 2^63.

@@ -1,7 +1,5 @@
 #include "layouts/layouts/layout.hpp"
 
-#include "layouts/basics/typed_names.hpp"
-
 #include <algorithm>
 #include <numeric>
 
@@ -116,7 +114,7 @@ std::int64_t layout_granularity(const std::string& spec, int ranks) {
     constexpr int most_ranks = 1 << 20;
     require(ranks > 0 && ranks <= most_ranks, "ranks is {}; a layout spreads tokens over 1 to {} ranks", ranks,
             most_ranks);
-    const auto& entry = find_spec(layouts(), "layout", spec);
+    const auto& entry = layouts().find_spec(spec);
     return entry.factory.granularity(Spec::parse(spec).arguments, ranks);
 }
 

@@ -1,6 +1,5 @@
 #include "layouts/schedules/schedule.hpp"
 
-#include "layouts/basics/typed_names.hpp"
 #include "layouts/schedules/latent.hpp"
 
 #include <algorithm>
@@ -248,7 +247,7 @@ Registry<ScheduleFactory>& schedules() {
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options) {
     const auto spec = Spec::parse(options.schedule);
-    const auto& entry = find_spec(schedules(), "schedule", options.schedule);
+    const auto& entry = schedules().find_spec(options.schedule);
     if (problem.latent.is_given() && spec.name != expanded_schedule_name)
         return make_latent_schedule(problem, mask, layout, options);
     return entry.factory(spec.arguments, problem, mask, layout, options);

@@ -1,6 +1,6 @@
 #include "python/library/ringlab_cpu.h"
 
-#include "layouts/basics/typed_names.hpp"
+#include "layouts/basics/registry.hpp"
 #include "layouts/problem/rotary.hpp"
 #include "layouts/program/program.hpp"
 #include "python/library/callback_ring.hpp"

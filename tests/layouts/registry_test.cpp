@@ -90,10 +90,10 @@ BOOST_AUTO_TEST_CASE(an_unknown_name_is_quoted_beside_the_known_ones) {
         return names;
     };
     BOOST_TEST(known(layouts()).find(", zigzag") != std::string::npos);
-    BOOST_TEST(error_of([] { find_or_suggest(layouts(), "layout", "zigzga"); }) ==
+    BOOST_TEST(error_of([] { layouts().find("zigzga"); }) ==
                "unknown layout 'zigzga', did you mean 'zigzag'? Known: " + known(layouts()));
     BOOST_TEST(error_of([] { make_layout("spiral", 8, 2); }) == "unknown layout 'spiral'; known: " + known(layouts()));
-    BOOST_TEST(error_of([] { find_or_suggest(masks(), "mask", ""); }) == "unknown mask ''; known: " + known(masks()));
+    BOOST_TEST(error_of([] { masks().find(""); }) == "unknown mask ''; known: " + known(masks()));
 }
 
 BOOST_AUTO_TEST_CASE(a_colon_with_nothing_behind_it_does_not_mean_the_default) {

@@ -110,11 +110,9 @@ public:
     std::size_t segment_of(std::int64_t row) const;
 
     /// The element-wise definition, for references and tests.
-    bool visible(std::int64_t row, std::int64_t key) const { return row_contains(row, key) && key_is_valid(key); }
+    bool visible(std::int64_t query, std::int64_t key) const { return row(query).contains(key) && key_is_valid(key); }
 
 private:
-    bool row_contains(std::int64_t row_index, std::int64_t key) const { return row(row_index).contains(key); }
-
     std::string name_;
     std::int64_t tokens_;
     std::vector<MaskSegment> segments_;

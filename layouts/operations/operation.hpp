@@ -22,7 +22,6 @@ enum class OpKind : std::uint8_t {
     compress,  ///< compute: the gradient of the latent into slots[dlatent], overwritten or added to, from dK and dV in
                ///< slot `source` of dkv; with slots[latent] also the rank's part of the matrices' gradient
 };
-inline constexpr int op_kind_count = 9;
 
 const char* to_string(OpKind kind);
 

@@ -34,13 +34,9 @@ private:
         const auto& code = program_.ranks[place_at(rank)].code;
         for (auto& window = rank_of(rank).window; window.end() < code.size() && !window.every_lane_has_head();) {
             const auto& instruction = code[window.end()];
-            if (instruction.op.kind == OpKind::fetch && instruction.receives()) {
-                auto op = instruction.op;
-                op.kind = OpKind::receive;
-                window.push(op, 0, 0, 0);
-            } else {
-                window.push(instruction.op, 0, 0, 0);
-            }
+            auto op = instruction.op;
+            if (instruction.receives()) op.kind = OpKind::receive;  // also a fetch that its owner serves
+            window.push(op, 0, 0, 0);
         }
     }
 

@@ -41,8 +41,7 @@ bool SlotContents::covered(Rectangle wanted, std::span<const Rectangle> by) {
 
 /// With a latent, K and V are no inputs, because they are expanded from it.
 bool SlotContents::is_input(Pool pool) const {
-    return pool == Pool::q || pool == Pool::dout || pool == Pool::latent ||
-           (pool == Pool::kv && !schedule_.problem().latent.is_given());
+    return layouts::is_input(pool) && (pool != Pool::kv || !schedule_.problem().latent.is_given());
 }
 
 /// Whether an operand may be read before it was written: the rank's own inputs, and its sums of gradients, which start

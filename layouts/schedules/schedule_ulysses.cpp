@@ -81,7 +81,6 @@ private:
         return false;
     }
     bool shares_heads() const { return kv_heads().count() % members_ != 0; }
-    bool narrow() const { return options().gradient_dtype != accumulator(); }
 
     HeadRange query_heads_of(int member) const {
         const int count = query_heads().count() / members_;
@@ -195,12 +194,10 @@ private:
 
     /// Sends dK and dV, converted to the type of messages, back to their owners, which sum them where members share
     /// heads.
-    Ops scatter_gradients(int rank, int step, OpIndex first) const {
+    Ops scatter_gradients(int rank, int step) const {
         const int self = rank % members_;
         const auto own = part(rank, kv_heads_of(self));
-        OpIndex index = first;
         co_yield add(Pool::dkv, step, own, 0, section(Pool::dkv, rank, self, self), gathered_);
-        ++index;
         OpIndex sent = -1, added = -1;
         for (int distance = 1; distance < members_; ++distance) {
             const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
@@ -269,7 +266,7 @@ private:
                  const auto* op = stream.next();)
                 if (op->part.tokens.size() > 0) last = co_yield *op;
         if (!is_seen_[position]) co_return;
-        for (auto stream = scatter_gradients(rank, groups() + 1, last + 1).numbered_from(last + 1);
+        for (auto stream = scatter_gradients(rank, groups() + 1).numbered_from(last + 1);
              const auto* op = stream.next();) {
             auto copy = *op;
             if (copy.lane() == compute_lane) copy.run_after(home);

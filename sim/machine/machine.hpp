@@ -29,14 +29,12 @@ enum class KeyLaunchRule {
 /// In the rate model it takes the launch and then FLOP / flops. sim/README.md has the whole formula. Valid for head_dim
 /// and value_dim; kernel_price() and tile_time_factor() say what other dims cost.
 struct AttentionCost {
-    using Group = layouts::SmGroup;
-
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
     WorkTile work_tile = WorkTile::query_tile;  ///< key `work_tile` of machine files
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
-    std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; `launch_rule` picks one
+    std::vector<layouts::SmGroup> groups{};  ///< clusters of SMs that may share a work tile; `launch_rule` picks one
     KeyLaunchRule launch_rule = KeyLaunchRule::list_schedule;
     double launch_seconds = 0;
     double work_tile_seconds = 0;

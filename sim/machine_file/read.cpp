@@ -79,7 +79,7 @@ public:
         if (std::isfinite(before)) fail_at(*figure, "{}.up_to_mebibytes must end in inf, to cover every message", key);
     }
 
-    void groups(const std::string& key, std::vector<AttentionCost::Group>& groups) {
+    void groups(const std::string& key, std::vector<layouts::SmGroup>& groups) {
         const auto* figure = figure_at(key);
         if (!figure) return;
         const auto [values, at_a_time] = lists_in(*figure, key, "value", "at_a_time");

@@ -44,7 +44,7 @@ public:
         figure(key, fmt::format("[{}]", fmt::join(texts, ", ")));
     }
 
-    void groups(const std::string& key, const std::vector<AttentionCost::Group>& groups) {
+    void groups(const std::string& key, const std::vector<layouts::SmGroup>& groups) {
         std::vector<std::int64_t> sms, at_a_time;
         for (const auto& group : groups) {
             sms.push_back(group.sms);

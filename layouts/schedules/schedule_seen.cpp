@@ -6,12 +6,15 @@ namespace ringlab::layouts {
 
 SeenSchedule::SeenSchedule(const Problem& problem, const Mask& mask, const Layout& layout,
                            const ScheduleOptions& options, const SeenArguments& arguments)
-    : Schedule(problem, mask, layout, options), cut_(arguments.cut), ranks_per_host_(arguments.ranks_per_host) {
+    : Schedule(problem, mask, layout, options),
+      cut_(arguments.cut),
+      ranks_per_host_(static_cast<int>(arguments.ranks_per_host)) {
     require(ranks() <= most_ranks,
             "schedule seen stores what each of {} ranks sees of each other; at most {} ranks are supported", ranks(),
             most_ranks);
-    require(ranks() % ranks_per_host_ == 0,
-            "schedule seen with hosts of {} ranks, but {} ranks are no multiple of that", ranks_per_host_, ranks());
+    require(ranks() % arguments.ranks_per_host == 0,
+            "schedule seen with hosts of {} ranks, but {} ranks are no multiple of that", arguments.ranks_per_host,
+            ranks());
     std::vector<std::string> channels{"K,V"}, backward_channels{"dK,dV"};
     if (ranks_per_host_ > 1) {
         channels.push_back("K,V inside");
@@ -152,7 +155,7 @@ SeenArguments parse(const std::string& text) {
     require(parts.size() <= 3, "schedule seen has the arguments GAP, RANKS and CUT, but 'seen:{}' has {}", text,
             parts.size());
     if (parts.size() > 0 && !parts[0].empty()) arguments.gap = parse_count(parts[0], "the least gap between ranges", 1);
-    if (parts.size() > 1) arguments.ranks_per_host = static_cast<int>(parse_count(parts[1], "the ranks of a host", 1));
+    if (parts.size() > 1) arguments.ranks_per_host = parse_count(parts[1], "the ranks of a host", 1);
     if (parts.size() > 2) arguments.cut = parse_count(parts[2], "the keys between cuts", 1);
     return arguments;
 }

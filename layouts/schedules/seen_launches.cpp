@@ -54,7 +54,7 @@ void SeenSchedule::add_first_launches(int rank) {
         const auto pairs = pair_count(row_block(rank), rank);
         // Inside a host gradients take too little time for one more launch.
         const bool cut = backward && ranks_per_host_ > 1 && !others.empty() && others.front().end > ranks_per_host_ &&
-                         block_tokens(rank) >= 16 * cut_;
+                         block_tokens(rank) / 16 >= cut_;
         add_launch(rank, 0, 1, own(rank, {0, cut ? end_of_keys(rank, 0, (pairs + 1) / 2) : block_tokens(rank)}));
     }
     for (const auto& sections : others) {

@@ -10,7 +10,7 @@ namespace ringlab::layouts {
 
 struct SeenArguments {
     std::int64_t gap = 64;  ///< ranges with fewer keys between them are merged
-    int ranks_per_host = 1;
+    std::int64_t ranks_per_host = 1;
     /// A rank's own keys are cut at multiples of this: kernels have tiles of 128 keys. A shard of fewer than 16 such
     /// ranges is not cut, because in simulated passes one more launch then cost more than it hid.
     std::int64_t cut = 128;

@@ -115,23 +115,19 @@ HeadRange Schedule::query_heads(HeadRange kv_heads) const {
 int Schedule::head_groups_of_fused_launch(int given) const {
     const int heads = kv_heads().count();
     if (options_.pass == Pass::backward) return heads % 2 == 0 ? 2 : 1;
-    if (given > 0) {
-        require(heads % given == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
-                heads, given);
-        return given;
-    }
+    if (given > 0) return given;
     constexpr std::int64_t worth_a_message = std::int64_t{4} << 20;  // bytes
     std::int64_t head_bytes = 0;
     for (int owner = 0; owner < ranks(); ++owner)
         head_bytes = std::max(head_bytes, bytes(Pool::kv, 0, part(owner, {0, 1})));
-    int parts = heads;
-    while (parts > 1 && (heads % parts != 0 || heads / parts * head_bytes < worth_a_message)) --parts;
-    return parts;
+    int groups = heads;
+    while (groups > 1 && (heads % groups != 0 || heads / groups * head_bytes < worth_a_message)) --groups;
+    return groups;
 }
 
-HeadRange Schedule::heads_of_group(int part, int parts) const {
-    const int size = kv_heads().count() / parts;
-    return {part * size, (part + 1) * size};
+HeadRange Schedule::heads_of_group(int group, int groups) const {
+    const int size = kv_heads().count() / groups;
+    return {group * size, (group + 1) * size};
 }
 
 void Schedule::set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names) {
@@ -254,10 +250,14 @@ std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask
 }
 
 int parse_head_groups(const std::string& arguments, const Problem& problem) {
-    const auto parts = arguments.empty() ? 0 : parse_count(arguments, "the number of parts", 1);
-    require(parts <= problem.kv_heads, "{} parts of {} kv heads; at most one part per kv head", parts,
+    if (arguments.empty()) return 0;
+    const auto groups = parse_count(arguments, "the number of head groups", 1);
+    require(groups <= problem.kv_heads, "{} head groups of {} kv heads; at most one group per kv head", groups,
             problem.kv_heads);
-    return static_cast<int>(parts);
+    require(problem.kv_heads % groups == 0,
+            "{} kv heads do not divide into {} head groups; the groups must divide the kv heads", problem.kv_heads,
+            groups);
+    return static_cast<int>(groups);
 }
 
 }  // namespace ringlab::layouts

@@ -155,10 +155,11 @@ protected:
 
     /// For schedules that fuse all attends of a pass into one launch: into how many equal groups of kv heads a block is
     /// cut, each of which travels by itself. Forward: `given`, or for 0 as many as leave each group enough bytes to be
-    /// worth a message. Backward: two, or one if the kv heads cannot be halved. Throws Error if `given` does not divide
-    /// the kv heads.
+    /// worth a message. Backward: two, or one if the kv heads cannot be halved.
     int head_groups_of_fused_launch(int given) const;
-    HeadRange heads_of_group(int part, int parts) const;
+
+    /// The kv heads of one of `groups` equal groups.
+    HeadRange heads_of_group(int group, int groups) const;
 
     // For constructors of schedules.
     void set_channels(std::vector<std::string> names) { channels_ = std::move(names); }
@@ -220,8 +221,8 @@ using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const std::strin
                                                                 const Mask&, const Layout&, const ScheduleOptions&)>;
 Registry<ScheduleFactory>& schedules();
 
-/// Parses the argument GROUPS of a schedule such as "pull:4", for Schedule::head_groups_of_fused_launch(); 0 if there
-/// is none. Throws Error if it is no whole number from 1 to the number of kv heads.
+/// Parses the argument GROUPS of a schedule such as "pull:4": the number of equal groups of kv heads; 0 if there is
+/// none. Throws Error if it is no whole number that divides the kv heads.
 int parse_head_groups(const std::string& arguments, const Problem& problem);
 
 /// A namespace-scope object of this type makes a schedule known by name. All tests of schedules run over the examples.

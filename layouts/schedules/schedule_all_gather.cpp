@@ -14,12 +14,9 @@ public:
     AllGatherSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                       int groups)
         : Schedule(problem, mask, layout, options), groups_(groups) {
-        require(groups >= 1 && problem.kv_heads % groups == 0,
-                "{} kv heads do not divide into {} head groups; the groups must divide the kv heads", problem.kv_heads,
-                groups);
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout.largest_shard();
-        const auto heads = group_heads(0);
+        const auto heads = heads_of_group(0, groups_);
         if (partials()) add_slots(Pool::output, 1, query_heads(heads).count(), largest_rows());
         if (ranks() == 1) return;
         // Two head groups are in memory at a time: one is attended to, the next is on its way.
@@ -37,7 +34,7 @@ public:
         std::optional<Op> pending_add;  // of an incoming part, delayed by one attend, which hides its transfer
 
         for (int group = 0; group < groups_; ++group) {
-            const auto heads = group_heads(group);
+            const auto heads = heads_of_group(group, groups_);
             const auto rows = rows_of(rank, query_heads(heads)), own = part(rank, heads);
             auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
             const OpIndex slots_free = attended;  // the last attend of the group before the previous one
@@ -108,10 +105,6 @@ public:
 private:
     enum Channel : int { kv_channel, dkv_channel };
 
-    HeadRange group_heads(int group) const {
-        const int size = kv_heads().count() / groups_;
-        return {group * size, (group + 1) * size};
-    }
     int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
@@ -126,10 +119,8 @@ const ScheduleRegistration registered_all_gather(
     {"all-gather", "all-gather:2", "all-gather:4"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const auto groups = arguments.empty() ? 1 : parse_count(arguments, "the number of head groups", 1);
-        require(groups <= problem.kv_heads, "{} head groups of {} kv heads; at most one group per kv head", groups,
-                problem.kv_heads);
-        return std::make_unique<AllGatherSchedule>(problem, mask, layout, options, static_cast<int>(groups));
+        const int groups = std::max(1, parse_head_groups(arguments, problem));
+        return std::make_unique<AllGatherSchedule>(problem, mask, layout, options, groups);
     });
 
 }  // namespace

@@ -318,9 +318,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     };
     BOOST_TEST(error("rings").starts_with("unknown schedule 'rings', did you mean 'ring'? Known: all-gather, "));
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
-    BOOST_TEST(error("pull:x") == "the number of parts is 'x'; it must be a whole number of at least 1");
-    BOOST_TEST(error("pull:3") == "4 kv heads do not divide into 3 parts; the parts must divide the kv heads");
-    BOOST_TEST(error("pull:5") == "5 parts of 4 kv heads; at most one part per kv head");
+    BOOST_TEST(error("pull:x") == "the number of head groups is 'x'; it must be a whole number of at least 1");
+    BOOST_TEST(error("pull:3") == "4 kv heads do not divide into 3 head groups; the groups must divide the kv heads");
     BOOST_TEST(error("all-gather:3") ==
                "4 kv heads do not divide into 3 head groups; the groups must divide the kv heads");
     BOOST_TEST(error("all-gather:5") == "5 head groups of 4 kv heads; at most one group per kv head");

@@ -215,10 +215,7 @@ bool any_visible(const Mask& mask, std::span<const Run> queries, const KeyCounte
     });
 }
 
-namespace {
-
-/// The intervals sorted, without empty ones, and merged where fewer than `gap` positions lie between them.
-std::vector<Interval> joined(std::vector<Interval> intervals, std::int64_t gap) {
+std::vector<Interval> merged(std::vector<Interval> intervals, std::int64_t gap) {
     std::erase_if(intervals, [](const Interval& i) { return i.size() == 0; });
     std::sort(intervals.begin(), intervals.end(),
               [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
@@ -231,8 +228,6 @@ std::vector<Interval> joined(std::vector<Interval> intervals, std::int64_t gap) 
     }
     return result;
 }
-
-}  // namespace
 
 std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
                                 std::int64_t gap) {
@@ -248,7 +243,7 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
                 positions.push_back({range.begin.at(rows.first), range.end.at(rows.last())});
             return true;
         });
-    positions = joined(std::move(positions), 1);
+    positions = merged(std::move(positions), 1);
     std::vector<Interval> local;
     for (const auto& seen : positions)
         for (const auto& valid : mask.valid()) {
@@ -261,7 +256,7 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
                 before += run.count;
             }
         }
-    return joined(std::move(local), std::max<std::int64_t>(1, gap));
+    return merged(std::move(local), std::max<std::int64_t>(1, gap));
 }
 
 RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t begin, std::int64_t end) {

@@ -36,6 +36,9 @@ std::int64_t visible_pairs(const Mask& mask, std::span<const Run> queries, const
 /// Whether there is at least one visible pair. Stops at the first one found.
 bool any_visible(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys);
 
+/// The intervals sorted, without empty ones, and merged where fewer than `gap` positions lie between them.
+std::vector<Interval> merged(std::vector<Interval> intervals, std::int64_t gap);
+
 /// The keys that at least one of the rows sees, as sorted ranges in the local order of `keys`. Ranges with fewer than
 /// `gap` keys between them are merged. Under a narrow window, where rows lie far apart, keys between the windows of two
 /// rows may be included.

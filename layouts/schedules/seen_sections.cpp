@@ -18,31 +18,11 @@ std::vector<Interval> ranges_at(std::span<const Interval> positions, std::span<c
             return position <= run.first ? 0 : std::min(rounded_up, run.count);
         };
         const auto first = std::ranges::lower_bound(positions, run.first + 1, {}, &Interval::end);
-        for (auto at = first; at != positions.end() && at->begin <= run.last(); ++at) {
-            const Interval range{before + index(at->begin), before + index(at->end)};
-            if (range.size() > 0) ranges.push_back(range);
-        }
+        for (auto at = first; at != positions.end() && at->begin <= run.last(); ++at)
+            ranges.push_back({before + index(at->begin), before + index(at->end)});
         before += run.count;
     }
-    std::vector<Interval> joined;
-    for (const auto& range : ranges)  // in order, as runs of a shard and positions are
-        if (!joined.empty() && range.begin - joined.back().end < gap)
-            joined.back().end = range.end;
-        else
-            joined.push_back(range);
-    return joined;
-}
-
-/// The union of ranges; those with fewer than `gap` keys between them are merged.
-std::vector<Interval> merged(std::vector<Interval> ranges, std::int64_t gap) {
-    std::ranges::sort(ranges, {}, &Interval::begin);
-    std::vector<Interval> result;
-    for (const auto& range : ranges)
-        if (!result.empty() && range.begin - result.back().end < gap)
-            result.back().end = std::max(result.back().end, range.end);
-        else
-            result.push_back(range);
-    return result;
+    return merged(std::move(ranges), gap);
 }
 
 }  // namespace

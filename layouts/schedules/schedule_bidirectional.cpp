@@ -77,8 +77,7 @@ private:
     };
 
     /// In both directions: sends on the block held at `step` and receives the one for the next step.
-    Ops travel(int rank, int step, Travel& state, OpIndex first) const {
-        auto op_index = first;
+    Ops travel(int rank, int step, Travel& state) const {
         for (const int way : {up, down}) {
             state.next_arrival[index(way)] = -1;
             const int owner = owner_at(rank, way, step), coming = owner_at(rank, way, step + 1);
@@ -86,8 +85,7 @@ private:
                 auto op = transfer(OpKind::send, kv_channel(way), Pool::kv, step, next(rank, way),
                                    part(owner, kv_heads()), kv_slot(way, step));
                 op.run_after(state.arrival[index(way)]);
-                co_yield op;
-                state.readers[index(kv_slot(way, step))].send = op_index++;
+                state.readers[index(kv_slot(way, step))].send = co_yield op;
             }
             if (step + 1 <= hops(coming, way).last) {
                 auto& readers = state.readers[index(kv_slot(way, step + 1))];
@@ -95,9 +93,8 @@ private:
                                    part(coming, kv_heads()), kv_slot(way, step + 1));
                 op.run_after(readers.attend);
                 op.run_after(readers.send);
-                co_yield op;
+                state.next_arrival[index(way)] = co_yield op;
                 readers = {};
-                state.next_arrival[index(way)] = op_index++;
             }
         }
     }
@@ -110,7 +107,7 @@ private:
         if (!attends(rank, down, last_step)) last_way = up;
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
-            for (auto stream = travel(rank, step, state, count).numbered_from(count); const auto* op = stream.next();
+            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next();
                  ++count)
                 co_yield *op;
             for (const int way : {up, down}) {
@@ -140,7 +137,7 @@ private:
         std::array<OpIndex, 5> sent{-1, -1, -1, -1, -1};  // by gradient slot: the last send that read it
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
-            for (auto stream = travel(rank, step, state, count).numbered_from(count); const auto* op = stream.next();
+            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next();
                  ++count)
                 co_yield *op;
             for (const int way : {up, down}) {

@@ -107,8 +107,7 @@ private:
     }
 
     /// Sends on the block held at a step of a round, and receives those for the next step and for the next round.
-    Ops travel(int rank, int round, int step, Travel& state, OpIndex first) const {
-        auto op_index = first;
+    Ops travel(int rank, int round, int step, Travel& state) const {
         const int number = round * size_ + step, block = block_at(rank, round, step), slot = kv_slot(round, step);
         if (step == 0) {
             state.arrival = state.base;
@@ -116,32 +115,28 @@ private:
             if (round < outer(block).last) {
                 auto op = transfer(OpKind::send, kv_between, Pool::kv, number, next_host(rank), keys(block), slot);
                 op.run_after(state.base);
-                co_yield op;
-                state.readers[index(slot)].between = op_index++;
+                state.readers[index(slot)].between = co_yield op;
             }
             const int coming = block_at(rank, round + 1, 0);
             if (round + 1 < hosts_ && round + 1 <= outer(coming).last) {
                 auto& readers = state.readers[index(base_slot(round + 1))];
-                co_yield receive_block(kv_between, number + size_, previous_host(rank), coming, base_slot(round + 1),
-                                       readers);
+                state.next_base = co_yield receive_block(kv_between, number + size_, previous_host(rank), coming,
+                                                         base_slot(round + 1), readers);
                 readers = {};
-                state.next_base = op_index++;
             }
         }
         state.next_arrival = -1;
         if (step < inner(block, round).last) {
             auto op = transfer(OpKind::send, kv_inside, Pool::kv, number, next_inside(rank), keys(block), slot);
             op.run_after(state.arrival);
-            co_yield op;
-            state.readers[index(slot)].inside = op_index++;
+            state.readers[index(slot)].inside = co_yield op;
         }
         const int coming = block_at(rank, round, step + 1);
         if (step + 1 < size_ && step + 1 <= inner(coming, round).last) {
             auto& readers = state.readers[index(kv_slot(round, step + 1))];
-            co_yield receive_block(kv_inside, number + 1, previous_inside(rank), coming, kv_slot(round, step + 1),
-                                   readers);
+            state.next_arrival = co_yield receive_block(kv_inside, number + 1, previous_inside(rank), coming,
+                                                        kv_slot(round, step + 1), readers);
             readers = {};
-            state.next_arrival = op_index++;
         }
     }
 
@@ -159,7 +154,7 @@ private:
         const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
-            for (auto stream = travel(rank, round, step, state, count).numbered_from(count);
+            for (auto stream = travel(rank, round, step, state).numbered_from(count);
                  const auto* op = stream.next(); ++count)
                 co_yield *op;
             if (needs(rank, block)) {
@@ -196,7 +191,7 @@ private:
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_;
             const bool round_ends = step + 1 == size_;
-            for (auto stream = travel(rank, round, step, state, count).numbered_from(count);
+            for (auto stream = travel(rank, round, step, state).numbered_from(count);
                  const auto* op = stream.next(); ++count)
                 co_yield *op;
             for (auto stream = add_part(rank, round, step, state, gradients, begun).numbered_from(count);

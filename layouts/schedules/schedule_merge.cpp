@@ -46,8 +46,10 @@ public:
         std::vector<Progress> progress(rows_of_owners_.size());
         OpIndex count = 0;
         for (auto stream = distribute_rows(rank, progress); const auto* op = stream.next(); ++count) co_yield *op;
-        for (auto stream = attend_all(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
-        for (auto stream = return_results(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
+        for (auto stream = attend_all(rank, progress).numbered_from(count); const auto* op = stream.next(); ++count)
+            co_yield *op;
+        for (auto stream = return_results(rank, progress).numbered_from(count); const auto* op = stream.next();)
+            co_yield *op;
     }
 
 private:
@@ -135,7 +137,7 @@ private:
 
     /// Attends of the rank's own rows first, which wait for nothing, then of the rows that have arrived. In one launch
     /// the own rows come last.
-    Ops attend_all(int rank, OpIndex count, std::vector<Progress>& progress) const {
+    Ops attend_all(int rank, std::vector<Progress>& progress) const {
         bool has_keys_gradient = false;
         const int first = way_ == Way::one_launch ? 1 : 0;
         for (int distance = first; distance < first + ranks(); ++distance) {
@@ -148,24 +150,18 @@ private:
             op.slot(Pool::output) = partials() ? partial_slot() : slot;
             op.slot(Pool::dkv) = has_keys_gradient ? 1 : 0;
             op.run_after(done.arrived);
-            co_yield op;
-            done.complete = count++;
+            done.complete = co_yield op;
             if (partials()) {
                 op = merge(levels_, rows_of(owner), slot, partial_slot());
                 op.begins = true;
-                co_yield op;
-                done.complete = count++;
+                done.complete = co_yield op;
             }
-            if (has_keys_gradient) {
-                op = add(Pool::dkv, levels_, part(rank, kv_heads()), 0, 1);
-                co_yield op;
-                ++count;
-            }
+            if (has_keys_gradient) co_yield add(Pool::dkv, levels_, part(rank, kv_heads()), 0, 1);
             has_keys_gradient |= backward();
         }
     }
 
-    Ops return_results(int rank, OpIndex count, std::vector<Progress>& progress) const {
+    Ops return_results(int rank, std::vector<Progress>& progress) const {
         // By slot of arriving results: the last operation that read it.
         std::vector<OpIndex> taken_in(index(coming_), -1);
         int turn = 0;
@@ -180,12 +176,10 @@ private:
                     auto op = transfer(OpKind::receive, results_channel, results(), step, rows.members[index(from)],
                                        rows_of(owner), coming_slot(turn));
                     op.run_after(read);
-                    co_yield op;
-                    const auto arrival = count++;
+                    const auto arrival = co_yield op;
                     op = take_in(step, rows_of(owner), slot_at(rank, owner), coming_slot(turn), done.complete < 0);
                     op.run_after(arrival);
-                    co_yield op;
-                    read = done.complete = count++;
+                    read = done.complete = co_yield op;
                     ++turn;
                 }
                 if (level(self) != at) continue;
@@ -193,7 +187,6 @@ private:
                                    rows_of(owner), rows.slot);
                 op.run_after(done.complete);
                 co_yield op;
-                ++count;
             }
     }
 

@@ -13,16 +13,16 @@ namespace {
 constexpr std::size_t nobody = std::numeric_limits<std::size_t>::max();
 
 /// Up to three documents of a ring.
-struct Few {
+struct DocumentGroup {
     std::array<std::size_t, 3> documents{nobody, nobody, nobody};
     std::int64_t tokens = 0;
     double seconds = 0;
 };
 
-/// Few documents of one ring for few of another one.
+/// A group of documents of one ring for a group of another one; either may have no document.
 struct Exchange {
     std::size_t from = nobody, to = nobody;  ///< rings
-    Few given, taken;
+    DocumentGroup given, taken;
 };
 
 class Assigner {
@@ -91,17 +91,17 @@ private:
 
     /// Nothing, each document, each pair of documents of a ring and, if asked for, three of its shortest ones, sorted
     /// by tokens. Of a ring with very many documents only the shortest ones.
-    std::vector<Few> few_of(std::size_t ring, bool with_threes) const {
+    std::vector<DocumentGroup> groups_of(std::size_t ring, bool with_threes) const {
         constexpr std::size_t most_documents = 192, most_in_threes = 32;
         auto documents = held_[ring];
         std::ranges::sort(documents);  // the order must not depend on earlier exchanges
         std::ranges::stable_sort(documents, {}, [&](std::size_t document) { return documents_[document].tokens; });
         documents.resize(std::min(documents.size(), most_documents));
-        std::vector<Few> found{{}};
-        const auto extend = [&](auto self, Few few, std::size_t size, std::size_t end) -> void {
+        std::vector<DocumentGroup> found{{}};
+        const auto extend = [&](auto self, DocumentGroup group, std::size_t size, std::size_t end) -> void {
             for (std::size_t i = 0; i < end; ++i) {
                 const auto& one = documents_[documents[i]];
-                auto more = few;
+                auto more = group;
                 more.documents[size] = documents[i];
                 more.tokens += one.tokens;
                 more.seconds += one.seconds;
@@ -110,13 +110,13 @@ private:
             }
         };
         extend(extend, {}, 0, documents.size());
-        std::ranges::stable_sort(found, {}, &Few::tokens);
+        std::ranges::stable_sort(found, {}, &DocumentGroup::tokens);
         return found;
     }
 
     void apply(const Exchange& exchange) {
-        const auto move = [&](const Few& few, std::size_t from, std::size_t to) {
-            for (const auto document : few.documents)
+        const auto move = [&](const DocumentGroup& group, std::size_t from, std::size_t to) {
+            for (const auto document : group.documents)
                 if (document != nobody) remove(from, document), add(to, document);
         };
         move(exchange.given, exchange.from, exchange.to);
@@ -156,11 +156,11 @@ private:
     /// they are fewer than `least`.
     void look_for_room(std::size_t from, std::size_t to, std::int64_t& least, Exchange& best) const {
         const auto over = -room(from), free = room(to);
-        const auto taken = few_of(to, true);
-        for (const auto& given : few_of(from, true)) {
+        const auto taken = groups_of(to, true);
+        for (const auto& given : groups_of(from, true)) {
             // It is best to shift between min(over, free) and max(over, free) tokens. The nearest below is looked at
             // too.
-            auto at = std::ranges::lower_bound(taken, given.tokens - std::max(over, free), {}, &Few::tokens);
+            auto at = std::ranges::lower_bound(taken, given.tokens - std::max(over, free), {}, &DocumentGroup::tokens);
             if (at != taken.begin()) --at;
             for (int looked_at = 0; looked_at < 2 && at != taken.end(); ++looked_at, ++at) {
                 const auto shift = given.tokens - at->tokens;
@@ -181,7 +181,7 @@ private:
                 if (time(ring) > time(slowest)) slowest = ring;
             Exchange best;
             auto least = (1 - least_gain) * time(slowest);
-            const auto given = few_of(slowest, false);
+            const auto given = groups_of(slowest, false);
             for (std::size_t other = 0; other < rings_; ++other)
                 if (other != slowest) look_for_time(slowest, other, given, least, best);
             if (best.from == nobody) return;
@@ -192,13 +192,13 @@ private:
     static constexpr double least_gain = 1e-4;
 
     /// Finds the exchange after which the slower of the two rings takes the least time, if it is less than `least`.
-    void look_for_time(std::size_t from, std::size_t to, const std::vector<Few>& all_given, double& least,
+    void look_for_time(std::size_t from, std::size_t to, const std::vector<DocumentGroup>& all_given, double& least,
                        Exchange& best) const {
         constexpr std::ptrdiff_t most_looked_at = 32;  // for each that is given, at even distances
-        const auto taken = few_of(to, false);
+        const auto taken = groups_of(to, false);
         for (const auto& given : all_given) {
-            const auto begin = std::ranges::lower_bound(taken, given.tokens - room(to), {}, &Few::tokens);
-            const auto end = std::ranges::upper_bound(taken, given.tokens + room(from), {}, &Few::tokens);
+            const auto begin = std::ranges::lower_bound(taken, given.tokens - room(to), {}, &DocumentGroup::tokens);
+            const auto end = std::ranges::upper_bound(taken, given.tokens + room(from), {}, &DocumentGroup::tokens);
             const auto step = std::max<std::ptrdiff_t>(1, (end - begin) / most_looked_at);
             for (std::ptrdiff_t i = 0; i < end - begin; i += step) {
                 const auto& back = begin[i];

@@ -79,7 +79,7 @@ Draft Planner::draft(double most, bool everywhere) const {
     const auto taken = std::accumulate(ranks.begin(), ranks.end(), 0.0);
     const auto all_taken = everywhere ? static_cast<double>(ranks_) : taken;
     for (auto& n : ranks) n *= all_taken / taken;
-    deal(d, forecast(d, ranks, most), most);
+    assign_items(d, forecast(d, ranks, most), most);
     // Parts whose ranks work longer than others get more ranks.
     const auto place = forecast(d, ranks, most).place;
     std::vector<double> seconds(d.chain.size() + 1, 0);
@@ -88,7 +88,7 @@ Draft Planner::draft(double most, bool everywhere) const {
         seconds[i] += d.density[i] * static_cast<double>(length(d.chain[i]));
     const auto all = std::accumulate(seconds.begin(), seconds.end() - 1, 0.0);
     for (std::size_t i = 0; i < d.chain.size(); ++i) ranks[i] = seconds[i] / all * all_taken;
-    deal(d, forecast(d, ranks, most), most);
+    assign_items(d, forecast(d, ranks, most), most);
     return d;
 }
 

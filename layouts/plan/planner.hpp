@@ -67,8 +67,8 @@ private:
     /// Whether there are so many ranks that there is time for a few drafts only.
     bool is_large() const { return ranks_ > 128; }
 
-    static constexpr int rounds =
-        8;  // of evening out and pricing, for each draft; 16 gain 0.3 % and take twice as long
+    /// Rounds of evening out and pricing for each draft. 16 gain 0.3 % and take twice as long.
+    static constexpr int rounds = 8;
 
     std::size_t most_steps() const { return is_large() ? 128 : 4 * ranks_; }
 
@@ -114,12 +114,12 @@ private:
     /// room is filled with tokens that take `filler` seconds each.
     double ranks_wanted(std::size_t part, double most, double filler) const;
 
-    // plan_deal.cpp
+    // plan_assign.cpp
 
     /// Gives the items to ranks, the most expensive first. If the chain filled all the room of a rank, the rank would
     /// work for more than `most` seconds; an item goes where most tokens of the chain have to be replaced. If it is
     /// more than any rank needs, it is cut.
-    void deal(Draft& d, ChainForecast chain, double most) const;
+    void assign_items(Draft& d, ChainForecast chain, double most) const;
 
     /// The rank to which an item goes, and how many of its tokens.
     std::pair<std::size_t, std::int64_t> best_rank(const Draft& d, const ChainForecast& chain, const Item& item,

@@ -162,11 +162,11 @@ Ops RingSchedule::backward(Member self) const {
                 return gradient(OpKind::receive, self, step + 1, self.rank(self.at(-step)), self.position,
                                 gradient_types_differ() ? arrival_slot(self) : self.slot);
             });
-            const auto home = co_yield op;
+            const auto own_arrival = co_yield op;
             if (gradient_types_differ()) {
                 const auto own = keys_at(self, 0);
                 construct_in(op, [&] { return copy(Pool::dkv, step + 1, own, self.slot, own, arrival_slot(self)); });
-                op.run_after(home);
+                op.run_after(own_arrival);
                 co_yield op;
             }
         }

@@ -107,8 +107,7 @@ private:
         if (!attends(rank, down, last_step)) last_way = up;
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
-            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next();
-                 ++count)
+            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next(); ++count)
                 co_yield *op;
             for (const int way : {up, down}) {
                 if (!attends(rank, way, step)) continue;
@@ -137,8 +136,7 @@ private:
         std::array<OpIndex, 5> sent{-1, -1, -1, -1, -1};  // by gradient slot: the last send that read it
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
-            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next();
-                 ++count)
+            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next(); ++count)
                 co_yield *op;
             for (const int way : {up, down}) {
                 const int owner = owner_at(rank, way, step);
@@ -183,9 +181,9 @@ private:
                     const auto own = part(rank, kv_heads());
                     auto op = transfer(OpKind::receive, dkv_channel(way), Pool::dkv, step + 1, holder(rank, way, step),
                                        own, own_gradient_slot(way));
-                    const auto home = co_yield op;
+                    const auto own_arrival = co_yield op;
                     op = add(Pool::dkv, step + 1, own, 0, own_gradient_slot(way));
-                    op.run_after(home);
+                    op.run_after(own_arrival);
                     co_yield op;
                     count += 2;
                 }

@@ -154,8 +154,8 @@ private:
         const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
-            for (auto stream = travel(rank, round, step, state).numbered_from(count);
-                 const auto* op = stream.next(); ++count)
+            for (auto stream = travel(rank, round, step, state).numbered_from(count); const auto* op = stream.next();
+                 ++count)
                 co_yield *op;
             if (needs(rank, block)) {
                 auto op = attend(number, rows, keys(block), 0, kv_slot(round, step));
@@ -191,8 +191,8 @@ private:
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_;
             const bool round_ends = step + 1 == size_;
-            for (auto stream = travel(rank, round, step, state).numbered_from(count);
-                 const auto* op = stream.next(); ++count)
+            for (auto stream = travel(rank, round, step, state).numbered_from(count); const auto* op = stream.next();
+                 ++count)
                 co_yield *op;
             for (auto stream = add_part(rank, round, step, state, gradients, begun).numbered_from(count);
                  const auto* op = stream.next(); ++count)
@@ -292,9 +292,9 @@ private:
         if (const int last_own_round = outer(rank).last; last_own_round > 0 && round == last_own_round) {
             auto op = transfer(OpKind::receive, dkv_between, Pool::dkv, number + 1, holder(rank, round, 0), keys(rank),
                                own_from_host);
-            const auto home = co_yield op;
+            const auto own_arrival = co_yield op;
             op = add(Pool::dkv, number + 1, keys(rank), 0, own_from_host);
-            op.run_after(home);
+            op.run_after(own_arrival);
             co_yield op;
         }
     }

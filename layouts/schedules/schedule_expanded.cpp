@@ -27,17 +27,17 @@ public:
     Ops ops(int rank) const override {
         const auto own = part(rank, kv_heads());
         const OpIndex expanded = co_yield expand(0, own, 0, 0);
-        Op home = compress(0, own, 0, 0, 0);
+        Op compression = compress(0, own, 0, 0, 0);
         auto stream = inner_->ops(rank);
         while (const auto* made = stream.next()) {
             Op op = *made;
             for (int i = 0; i < op.after_count; ++i) ++op.after_storage[static_cast<std::size_t>(i)];
             if (op.kind == OpKind::send && op.pool == Pool::kv && op.slot() == 0) op.run_after(expanded);
             const auto index = co_yield op;
-            if (op.kind == OpKind::receive && op.pool == Pool::dkv && op.slot() == 0) home.run_after(index);
-            home.step = std::max(home.step, op.step);
+            if (op.kind == OpKind::receive && op.pool == Pool::dkv && op.slot() == 0) compression.run_after(index);
+            compression.step = std::max(compression.step, op.step);
         }
-        if (options().pass == Pass::backward) co_yield home;
+        if (options().pass == Pass::backward) co_yield compression;
     }
 
 private:

@@ -24,9 +24,9 @@ namespace {
 /// takes.
 ///
 /// `joined-ring:steps` has another backward pass by steps, whatever the length of blocks. Each rank sends its part of
-/// the gradient of a block home to the owner as soon as it has attended to the block, so no step waits for a gradient
-/// of another rank. The rank's own block comes last and hides the last of these messages. The owner adds up the parts
-/// at the end.
+/// the gradient of a block to the block's owner as soon as it has attended to the block, so no step waits for a
+/// gradient of another rank. The rank's own block comes last and hides the last of these messages. The owner adds up
+/// the parts at the end.
 class JoinedRing : public RingSchedule {
 public:
     /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
@@ -119,8 +119,8 @@ private:
     Ops backward_by_steps(Member self) const {
         Op& op = co_await Ops::op_storage;
         const auto steps = static_cast<std::size_t>(self.size);
-        std::vector<OpIndex> arrivals(steps, -1), home(steps, -1);  // by step
-        std::array<OpIndex, 2> sent{-1, -1};                        // by outgoing slot, in turns
+        std::vector<OpIndex> arrivals(steps, -1), own_arrivals(steps, -1);  // by step
+        std::array<OpIndex, 2> sent{-1, -1};                                // by outgoing slot, in turns
         bool begun = false;
         for (int step = 0; step < self.size; ++step) {
             const auto place = static_cast<std::size_t>(step);
@@ -149,7 +149,7 @@ private:
             const int ahead = self.at(-step);
             if (step > 0 && needs(self.rank(ahead), self.position)) {
                 op = gradient(OpKind::receive, step, self.rank(ahead), keys_at(self, 0), incoming_slot(step));
-                home[place] = co_yield op;
+                own_arrivals[place] = co_yield op;
             }
         }
         const auto own = keys_at(self, 0);
@@ -158,7 +158,7 @@ private:
         bool written = op.pair_count > 0;
         if (written) co_yield op;
         for (int step = 1; step < self.size; ++step) {
-            const auto arrival = home[static_cast<std::size_t>(step)];
+            const auto arrival = own_arrivals[static_cast<std::size_t>(step)];
             if (arrival < 0) continue;
             op = std::exchange(written, true) ? add(Pool::dkv, step, own, 0, incoming_slot(step))
                                               : copy(Pool::dkv, step, own, 0, own, incoming_slot(step));
@@ -210,7 +210,7 @@ private:
         using ByGroup = std::array<OpIndex, 2>;
         const ByGroup none{-1, -1};
         const int own_last = hops(self, self.position).last;
-        ByGroup arrival = none, next_arrival = none, home = none;
+        ByGroup arrival = none, next_arrival = none, own_arrivals = none;
         std::array<ByGroup, 2> sent{none, none};  // by gradient slot
         std::array<bool, 2> begun{};
         bool continues = false;
@@ -263,20 +263,21 @@ private:
                 for (int group = 0; group < groups_; ++group) {
                     op = gradient(OpKind::receive, step + 1, self.rank(self.at(-step)), self.position, group,
                                   arrival_slot(group));
-                    home[static_cast<std::size_t>(group)] = co_yield op;
+                    own_arrivals[static_cast<std::size_t>(group)] = co_yield op;
                 }
             arrival = next_arrival;
             next_arrival = none;
         }
-        for (auto stream = end_own_gradients(self, home, !begun[1], continues).with_op_storage(op);
+        for (auto stream = end_own_gradients(self, own_arrivals, !begun[1], continues).with_op_storage(op);
              const auto* own = stream.next();)
             co_yield *own;
     }
 
     /// The owner's attend for the second half of the kv heads, which comes last, and gradients that have arrived in
-    /// another type than they are summed in. `home`: by half, the arrival of the block's gradient, -1 if none comes.
-    /// `begins`: whether it is the rank's first attend of the second half, `continues`: whether an attend came before.
-    Ops end_own_gradients(Member self, std::array<OpIndex, 2> home, bool begins, bool continues) const {
+    /// another type than they are summed in. `own_arrivals`: by half, the arrival of the block's gradient, -1 if none
+    /// comes. `begins`: whether it is the rank's first attend of the second half, `continues`: whether an attend came
+    /// before.
+    Ops end_own_gradients(Member self, std::array<OpIndex, 2> own_arrivals, bool begins, bool continues) const {
         Op& op = co_await Ops::op_storage;
         const bool travels = hops(self, self.position).last > 0;
         const bool own_comes_last = groups_ > 1 && travels && needs(self.position, self.position);
@@ -285,7 +286,7 @@ private:
             op.begins = begins;
             op.fused = continues;
             op.adds = !gradient_types_differ();
-            if (op.adds) op.run_after(home[1]);
+            if (op.adds) op.run_after(own_arrivals[1]);
             co_yield op;
         }
         if (!gradient_types_differ() || !travels) co_return;
@@ -293,14 +294,14 @@ private:
             const auto own = part(self.position, heads_of(group));
             op = own_comes_last && group == 1 ? add(Pool::dkv, self.size, own, 0, arrival_slot(group))
                                               : copy(Pool::dkv, self.size, own, 0, own, arrival_slot(group));
-            op.run_after(home[static_cast<std::size_t>(group)]);
+            op.run_after(own_arrivals[static_cast<std::size_t>(group)]);
             co_yield op;
         }
     }
 
     bool by_steps_;  // backward, a launch for each block, the own one last
     bool unfused_;   // backward, as in the ring
-    int groups_;  // number of equal groups of kv heads
+    int groups_;     // number of equal groups of kv heads
     bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 

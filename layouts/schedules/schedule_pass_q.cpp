@@ -195,10 +195,10 @@ private:
                 op = transfer(OpKind::receive, results_channel, Pool::output, step, from, rows_of(rank),
                               coming_slot(step));
                 op.run_after(merged[index(step % 2)]);
-                const auto home = last_op = co_yield op;
+                const auto own_arrival = last_op = co_yield op;
                 op = merge(step, rows_of(rank), 0, coming_slot(step));
                 op.begins = !merges_begun;
-                op.run_after(home);
+                op.run_after(own_arrival);
                 merges_begun = true;
                 merged[index(step % 2)] = last_op = co_yield op;
             }

@@ -244,7 +244,7 @@ private:
     }
 
     Ops backward_pass(int rank) const {
-        OpIndex last = -1, received = -1, computed = -1, copied = -1, home = -1;
+        OpIndex last = -1, received = -1, computed = -1, copied = -1, own_arrival = -1;
         for (auto stream = gather(rank, {Pool::q, Pool::dout, Pool::kv}); const auto* op = stream.next();) {
             if (op->part.tokens.size() == 0) continue;
             last = co_yield *op;
@@ -255,10 +255,11 @@ private:
         self.copied = copied;
         for (auto stream = backward(self).numbered_from(last + 1); const auto* op = stream.next();) {
             const bool computes = op->lane() == compute_lane;
-            const bool comes_home = op->kind == OpKind::receive && op->pool == Pool::dkv && op->slot() == gathered_;
+            const bool is_own_gradient =
+                op->kind == OpKind::receive && op->pool == Pool::dkv && op->slot() == gathered_;
             last = co_yield *op;
             if (computes) computed = last;
-            if (comes_home) home = last;
+            if (is_own_gradient) own_arrival = last;
         }
         const auto position = static_cast<std::size_t>(self.position);
         if (sees_[position])
@@ -269,7 +270,7 @@ private:
         for (auto stream = scatter_gradients(rank, groups() + 1).numbered_from(last + 1);
              const auto* op = stream.next();) {
             auto copy = *op;
-            if (copy.lane() == compute_lane) copy.run_after(home);
+            if (copy.lane() == compute_lane) copy.run_after(own_arrival);
             last = co_yield copy;
         }
     }

@@ -23,7 +23,8 @@ Picoseconds covered(std::vector<Interval> intervals) {
 }  // namespace
 
 std::int64_t pairs_of(const Op& attend, int query_heads) {
-    // Pairs of heads [0, h), rounded down; differences of these prefix sums add up exactly. cells * h could overflow.
+    // Pairs of heads [0, h), rounded down; differences of these prefix sums add up exactly. pair_count * h could
+    // overflow.
     const auto below = [&](int h) {
         return attend.pair_count / query_heads * h + attend.pair_count % query_heads * h / query_heads;
     };

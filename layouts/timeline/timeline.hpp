@@ -22,8 +22,8 @@ struct Span {
     Picoseconds begin = 0;   ///< messages: when both sides were ready, so that bytes could move; others: as posted
     Picoseconds end = 0;
     Picoseconds busy = 0;  ///< time spent on it: CPU time of the rank on CPU ranks, elsewhere end - begin
-    std::int64_t pair_count =
-        0;                   ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
+    /// Attend: pairs_of(). Over a pass they sum to the mask's visible pairs of one query head.
+    std::int64_t pair_count = 0;
     std::int64_t bytes = 0;  ///< as in Op
 };
 

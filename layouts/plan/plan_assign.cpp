@@ -9,7 +9,7 @@
 
 namespace ringlab::layouts {
 
-void Planner::deal(Draft& d, ChainForecast chain, double most) const {
+void Planner::assign_items(Draft& d, ChainForecast chain, double most) const {
     d.room.assign(ranks_, share_);
     d.seconds.assign(ranks_, 0);
     d.items.clear();

@@ -80,12 +80,14 @@ Layout::Owner Layout::owner_of(std::int64_t position) const {
     fail("position {} lies outside the {} tokens of layout {}", position, tokens_, name_);
 }
 
-std::vector<std::int64_t> Layout::positions(int rank) const {
-    std::vector<std::int64_t> all;
-    all.reserve(static_cast<std::size_t>(shard_tokens(rank)));
-    for (const auto& run : shard(rank))
-        for (std::int64_t i = 0; i < run.count; ++i) all.push_back(run.at(i));
-    return all;
+std::vector<std::int64_t> positions_of(std::span<const Run> runs) {
+    std::int64_t count = 0;
+    for (const auto& run : runs) count += run.count;
+    std::vector<std::int64_t> positions;
+    positions.reserve(static_cast<std::size_t>(count));
+    for (const auto& run : runs)
+        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
+    return positions;
 }
 
 std::vector<Run> runs_of(std::span<const std::int64_t> positions) {

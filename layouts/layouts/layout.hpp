@@ -27,6 +27,9 @@ constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
     return {run.at(begin), run.stride, end - begin};
 }
 
+/// All positions of the runs, in their order. runs_of() is the reverse.
+std::vector<std::int64_t> positions_of(std::span<const Run> runs);
+
 /// The positions of `runs` that lie in one of the intervals (sorted and disjoint), in the order of the runs.
 std::vector<Run> intersect_runs(std::span<const Run> runs, std::span<const Interval> intervals);
 
@@ -61,7 +64,7 @@ public:
     Owner owner_of(std::int64_t position) const;
 
     /// All positions of a rank in local order, as needed to scatter and gather tensors.
-    std::vector<std::int64_t> positions(int rank) const;
+    std::vector<std::int64_t> positions(int rank) const { return positions_of(shard(rank)); }
 
 private:
     std::string name_;

@@ -50,13 +50,6 @@ std::span<const Run> Schedule::block(int index) const {
 
 std::vector<Run> Schedule::runs(const Part& part) const { return cut(block(part.block), part.tokens); }
 
-std::vector<std::int64_t> Schedule::row_positions(int rank) const {
-    std::vector<std::int64_t> positions;
-    for (const auto& run : block(row_block(rank)))
-        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
-    return positions;
-}
-
 std::int64_t Schedule::pair_count(int rows_block, int keys_block) const {
     return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
 }

@@ -116,7 +116,7 @@ public:
     virtual void modify_program(Program&) const {}
 
     /// Global positions of a rank's query rows in local order, and their indices in Q.
-    std::vector<std::int64_t> row_positions(int rank) const;
+    std::vector<std::int64_t> row_positions(int rank) const { return positions_of(block(row_block(rank))); }
     std::vector<std::int64_t> row_indices(int rank) const { return problem_.row_indices_of(row_positions(rank)); }
 
     /// Number of visible pairs, for one query head and batch element, between rows and keys.

@@ -38,9 +38,7 @@ TokensOf tokens_of(const layouts::Part& part) { return {part.block, part.tokens.
 /// The global positions of these tokens, sorted.
 std::vector<std::int64_t> positions_of(const layouts::Schedule& schedule, const TokensOf& tokens) {
     const auto [block, begin, end] = tokens;
-    std::vector<std::int64_t> positions;
-    for (const auto& run : schedule.runs({block, {}, {begin, end}}))
-        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
+    auto positions = layouts::positions_of(schedule.runs({block, {}, {begin, end}}));
     std::sort(positions.begin(), positions.end());
     return positions;
 }

@@ -82,12 +82,7 @@ private:
         }
     }
 
-    std::vector<std::int64_t> positions(const Part& part) const {
-        std::vector<std::int64_t> all;
-        for (const auto& run : schedule_.runs(part))
-            for (std::int64_t i = 0; i < run.count; ++i) all.push_back(run.at(i));
-        return all;
-    }
+    std::vector<std::int64_t> positions(const Part& part) const { return positions_of(schedule_.runs(part)); }
 
     Cell& cell(int rank, Pool pool, int slot, int first_head, int block, int head, std::int64_t token) {
         auto& pair_count = ranks_[index(rank)].slots[{pool, slot}];

@@ -16,13 +16,6 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-std::vector<std::int64_t> positions_of(std::span<const Run> runs) {
-    std::vector<std::int64_t> positions;
-    for (const auto& run : runs)
-        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
-    return positions;
-}
-
 /// How often each (receiving host, position) of a pool crosses from one host to another.
 std::map<std::pair<int, std::int64_t>, int> crossings(const Schedule& schedule, Pool pool, int host_size) {
     std::map<std::pair<int, std::int64_t>, int> count;
@@ -56,11 +49,11 @@ BOOST_DATA_TEST_CASE(keys_that_a_host_sees_and_their_gradients_cross_between_hos
     for (int host = 0; host < ranks / host_size; ++host) {
         std::vector<std::int64_t> rows;
         for (int rank = host * host_size; rank < (host + 1) * host_size; ++rank) {
-            const auto more = positions_of(c.layout.shard(rank));
+            const auto more = c.layout.positions(rank);
             rows.insert(rows.end(), more.begin(), more.end());
         }
         for (int owner = 0; owner < ranks; ++owner)
-            for (const auto key : positions_of(c.layout.shard(owner)))
+            for (const auto key : c.layout.positions(owner))
                 if (owner / host_size != host && count_visible(c.mask, rows, {key}) > 0) {
                     BOOST_TEST(keys.contains({host, key}));
                     BOOST_TEST(gradients.contains({owner / host_size, key}));

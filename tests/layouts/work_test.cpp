@@ -15,13 +15,6 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-std::vector<std::int64_t> positions_of(const std::vector<Run>& runs) {
-    std::vector<std::int64_t> positions;
-    for (const auto& run : runs)
-        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
-    return positions;
-}
-
 /// Up to `most` runs of strides up to 5 in [0, limit) that hold no position twice.
 std::vector<Run> random_runs(std::mt19937_64& random, std::int64_t limit, std::int64_t most) {
     std::vector<Run> runs;
@@ -29,7 +22,7 @@ std::vector<Run> random_runs(std::mt19937_64& random, std::int64_t limit, std::i
     for (auto n = pick(random, 1, most); n > 0; --n) {
         const Run run{pick(random, 0, limit - 1), pick(random, 1, 5), pick(random, 1, 9)};
         const auto fits = [&](std::int64_t position) { return position < limit && !taken.contains(position); };
-        const auto positions = positions_of({run});
+        const auto positions = positions_of({&run, 1});
         if (!std::all_of(positions.begin(), positions.end(), fits)) continue;
         taken.insert(positions.begin(), positions.end());
         runs.push_back(run);

@@ -373,13 +373,8 @@ BOOST_DATA_TEST_CASE(tokens_of_a_cache_stay_where_a_padded_prefill_put_them_what
 }
 
 BOOST_AUTO_TEST_CASE(a_cache_says_what_is_wrong_with_its_lengths) {
-    const auto message = [](std::vector<std::int64_t> lengths) -> std::string {
-        try {
-            cache_layout("zigzag", lengths, 1, 2);
-        } catch (const ringlab::Error& error) {
-            return error.what();
-        }
-        return "";
+    const auto message = [](std::vector<std::int64_t> lengths) {
+        return error_of([&] { cache_layout("zigzag", lengths, 1, 2); });
     };
     BOOST_TEST(message({4, 0}) == "sequence 1 of a cache has 0 tokens; it must have at least 1");
     BOOST_TEST(message({}) == "a cache of 0 sequences with room for 1 more tokens each");

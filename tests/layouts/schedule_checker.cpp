@@ -85,10 +85,10 @@ private:
     std::vector<std::int64_t> positions(const Part& part) const { return positions_of(schedule_.runs(part)); }
 
     Cell& cell(int rank, Pool pool, int slot, int first_head, int block, int head, std::int64_t token) {
-        auto& pair_count = ranks_[index(rank)].slots[{pool, slot}];
+        auto& cells = ranks_[index(rank)].slots[{pool, slot}];
         const auto at = index((head - first_head) * schedule_.block_tokens(block) + token);
-        if (pair_count.size() <= at) pair_count.resize(at + 1);
-        return pair_count[at];
+        if (cells.size() <= at) cells.resize(at + 1);
+        return cells[at];
     }
 
     /// Calls visit(cell, head, global token) for an operand of an instruction.
@@ -107,19 +107,18 @@ private:
 
     /// The cells of an operand, in order.
     std::vector<Cell> read(int rank, const Instruction& instruction, Pool pool, bool source, const Part& part) {
-        std::vector<Cell> pair_count;
+        std::vector<Cell> cells;
         for_each(rank, instruction, pool, source, part, [&](Cell& cell, int head, std::int64_t token) {
             if (cell.token != token)
                 complain(rank, instruction, "{} of head {} holds token {} where token {} is read", to_string(pool),
                          head, cell.token, token);
-            pair_count.push_back(cell);
+            cells.push_back(cell);
         });
-        return pair_count;
+        return cells;
     }
 
-    void write(int rank, const Instruction& instruction, Pool pool, const Part& part,
-               const std::vector<Cell>& pair_count) {
-        auto next = pair_count.begin();
+    void write(int rank, const Instruction& instruction, Pool pool, const Part& part, const std::vector<Cell>& cells) {
+        auto next = cells.begin();
         for_each(rank, instruction, pool, false, part, [&](Cell& cell, int, std::int64_t) { cell = *next++; });
     }
 
@@ -156,8 +155,8 @@ private:
             const auto peer = index(op.peer), partner = index(instruction.partner);
             if (!may_begin(peer, partner)) return false;
             const auto& receive = program_.ranks[peer].code[partner];
-            const auto pair_count = read(self, instruction, op.pool, false, op.part);
-            write(op.peer, receive, op.pool, receive.op.part, pair_count);
+            const auto cells = read(self, instruction, op.pool, false, op.part);
+            write(op.peer, receive, op.pool, receive.op.part, cells);
             end(peer, partner);
         } else {
             compute(self, instruction);
@@ -170,11 +169,11 @@ private:
         const auto& op = instruction.op;
         switch (op.kind) {
             case OpKind::fetch: {
-                std::vector<Cell> pair_count;
+                std::vector<Cell> cells;
                 for (int head = op.part.heads.begin; head < op.part.heads.end; ++head)
                     for (auto t = op.part.tokens.begin; t < op.part.tokens.end; ++t)
-                        pair_count.push_back(cell(op.peer, op.pool, 0, 0, op.part.block, head, t));
-                return write(rank, instruction, op.pool, op.part, pair_count);
+                        cells.push_back(cell(op.peer, op.pool, 0, 0, op.part.block, head, t));
+                return write(rank, instruction, op.pool, op.part, cells);
             }
             case OpKind::copy:
                 return write(rank, instruction, op.pool, op.part, read(rank, instruction, op.pool, true, op.read()));
@@ -241,7 +240,7 @@ private:
         for (std::size_t row = 0; row < seen_.size(); ++row)
             if (rows[row]) pair_count += static_cast<std::int64_t>((seen_[row] & keys).count());
         if (pair_count != op.pair_count)
-            complain(rank, instruction, "it says {} cells, these are {}", op.pair_count, pair_count);
+            complain(rank, instruction, "it says {} visible pairs, these are {}", op.pair_count, pair_count);
 
         read(rank, instruction, Pool::q, false, op.rows());
         read(rank, instruction, Pool::kv, false, op.part);

@@ -1,4 +1,4 @@
-// What schedules cost, against closed forms: cells, hops, messages, launches, FLOP, memory.
+// What schedules cost, against closed forms: visible pairs, hops, messages, launches, FLOP, memory.
 
 #include "layouts/schedules/schedule.hpp"
 #include "layouts/timeline/timeline.hpp"
@@ -31,9 +31,9 @@ std::int64_t pairs_of_all_attends(const Schedule& schedule) {
 
 BOOST_AUTO_TEST_SUITE(schedule_costs)
 
-// Cells by ring step t and rank r, c tokens per rank, d = c(c+1)/2, f = c*c (shared derivations: a chunk pair of
-// zigzag sees half of any other rank's keys).
-BOOST_DATA_TEST_CASE(causal_cells_of_a_ring_step_have_a_closed_form,
+// Visible pairs by ring step t and rank r, c tokens per rank, d = c(c+1)/2, f = c*c (shared derivations: a chunk pair
+// of zigzag sees half of any other rank's keys).
+BOOST_DATA_TEST_CASE(causal_pairs_of_a_ring_step_have_a_closed_form,
                      data::make({1, 2, 3, 4, 8, 16}) * data::make({2, 6, 50, 4096}), ranks, c) {
     const auto s = std::int64_t{ranks} * c, d = std::int64_t{c} * (c + 1) / 2, f = std::int64_t{c} * c;
     const auto pair_count = [&](const std::string& layout, int step, int rank) {
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(pairs_of_heads_are_shared_out_without_a_remainder_and_witho
     }
 }
 
-BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_cells) {
+BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_pairs) {
     for (const auto& layout : ringlab::tests::layout_examples()) {
         const auto made = schedule_of(exact_case("full", layout, 48, 4), {});
         for (int rank = 0; rank < 4; ++rank)

@@ -197,7 +197,7 @@ BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(algorithms
                 expect_caught(rank, i, "a row less", [&](auto&, Op& o) { o.rows() = fewer; });
             expect_caught(rank, i, "begins or not", [&](auto&, Op& o) { o.begins = !o.begins; });
             if (pass == Pass::forward) expect_caught(rank, i, "ends or not", [&](auto&, Op& o) { o.ends = !o.ends; });
-            expect_caught(rank, i, "cells off by one", [&](auto&, Op& o) { ++o.pair_count; });
+            expect_caught(rank, i, "visible pairs off by one", [&](auto&, Op& o) { ++o.pair_count; });
         }
         if (op.transfers()) {
             expect_caught(rank, i, "another slot", [&](auto&, Op& o) { o.slot(o.pool) = o.slot() == 1 ? 2 : 1; });

@@ -23,7 +23,7 @@ import torch.nn.functional
 
 def save(path, q, k, v, do=None, **attributes):
     """Writes tensors of shape (batch, token, head, dim), of bf16, fp16, fp32 or fp64, as a file for --input. Attributes
-    that Ringlab reads: scale (1/sqrt(dim) without it), soft_cap, causal. Without `do` a normal one is drawn."""
+    that Ringlab reads: scale (1/sqrt(dim) without it), soft_cap. Without `do` a normal one is drawn."""
     with h5py.File(path, "w") as file:
         for name, tensor in (("q", q), ("k", k), ("v", v), ("do", do)):
             if tensor is None:

@@ -7,8 +7,8 @@
 namespace ringlab::experiments {
 
 /// Reads command line, --config files and --preset, in this order of precedence, over the defaults in `config`.
-/// Returns nothing if --help, --list or --version was asked for and printed. Throws Error on anything it does not
-/// understand.
+/// Returns nothing if --help, --list, --list-machine-keys or --version was asked for and printed. Throws Error on
+/// anything it does not understand.
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv);
 
 }  // namespace ringlab::experiments

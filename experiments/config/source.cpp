@@ -181,7 +181,7 @@ void Source::apply_overrides(const std::string& input, layouts::Problem& problem
 
 InputData Source::inspect(const std::string& input) const {
     const auto path = path_of(input);
-    if (path.empty()) return {problem_from(config_), {}, input, {}, {}};
+    if (path.empty()) return {problem_from(config_), {}, {}};
     if (!inspected_.contains(input))
         inspected_[input] =
             inspect_inputs(path, {.tokens = 0, .dtype = dtype_from(config_.arithmetic), .seed = config_.seed});

@@ -20,8 +20,8 @@ std::vector<MachineTrial> machine_trials(const std::string& backend);
 /// The outcome of a trial.
 struct MachineOutcome {
     bool named = false;  ///< a line of the run names the rank, and it ended as it should
-    double seconds =
-        0;  ///< from the fault to the end of the run; of the whole run, if it does not say when the fault was
+    /// From the fault to the end of the run; of the whole run, if it does not say when the fault was.
+    double seconds = 0;
     double limit = 0;  ///< the largest `seconds` that passes
     std::string said;
 };

@@ -49,7 +49,7 @@ std::filesystem::path temporary_of(const std::filesystem::path& path);
 /// The file that a path leads to: the target of a link is replaced, and not the link.
 std::filesystem::path followed(const std::filesystem::path& path);
 
-/// Whether `path` is a link that leads nowhere, or lies behind one.
+/// Whether `path` is a link that leads to itself, or lies behind one.
 bool leads_to_itself(const std::filesystem::path& path);
 
 /// Throws Error if a new file must not replace what is at `path`: a folder, device, FIFO, socket or link, or a file
@@ -75,7 +75,7 @@ bool move_into_place(const std::filesystem::path& made, const std::filesystem::p
 /// leaves no file.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
-/// As replace_file() above, with a new file of these bytes.
+/// As move_into_place(), with a new file of these bytes.
 bool replace_file(const std::filesystem::path& path, std::span<const std::byte> bytes, FileState& state);
 
 /// Moves the finished file `made` to `path`. If there is another file than that of `state`, it is kept: `made` then

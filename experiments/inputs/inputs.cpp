@@ -154,7 +154,7 @@ InputData generate_inputs(const std::string& kind, const Problem& problem, std::
     for (const auto& generator : generators()) {
         known += (known.empty() ? "" : ", ") + generator.kind.name;
         if (generator.kind.name != kind) continue;
-        InputData data{problem, {}, fmt::format("{}, seed {}", kind, seed), {}, {}};
+        InputData data{problem, {}, {}};
         const auto& p = problem;
         data.inputs.q = normal_rows(seed, Stream::q, p, p.head_dim);
         data.inputs.k = normal_tensor(seed, Stream::k, p.key_shape());

@@ -11,13 +11,11 @@
 
 namespace ringlab::experiments {
 
-/// The inputs of attention, and where they come from.
+/// The inputs of attention.
 struct InputData {
     layouts::Problem problem;
     reference::Inputs inputs;                    ///< every value is a number of problem.dtype
-    std::string source;                          ///< for people: "normal, seed 1", "FILE, dO normal, seed 1"
     std::vector<std::int64_t> document_lengths;  ///< their sum is problem.tokens; empty if the input has none
-    std::optional<bool> causal;                  ///< as the input states it
 };
 
 /// A distribution of test inputs.
@@ -34,9 +32,8 @@ struct InputKind {
 /// - normal:  q, k, v = n.
 /// - outlier: as normal, but max(1, dim/64) channels of each head of q, k and v, drawn by the seed for every tensor and
 ///            head, are 10 n: the outlier channels of large models.
-/// - sink:    u is a vector of random signs for each kv head: q = n + u, the key at position 0 is n + 10/(scale |u|^2)
-/// u
-///            and its value is n/10, so every query scores it higher by 10: an attention sink.
+/// - sink:    u is a vector of random signs for each kv head: q = n + u, the key at position 0 is
+///            n + 10/(scale |u|^2) u and its value is n/10, so every query scores it higher by 10: an attention sink.
 /// - offset:  k = n + 10 w, w a normal vector for each kv head and batch element, equal at all positions. The output
 ///            does not depend on w, but scores grow by a common 10 scale q.w.
 const std::vector<InputKind>& input_kinds();
@@ -55,8 +52,8 @@ InputData inspect_inputs(const std::filesystem::path& path, const LoadOptions& o
 
 /// The user's own Q, K, V and perhaps dO: an HDF5 file with datasets `q`, `k`, `v` and optionally `do`, each (batch,
 /// token, head, dim), of 16-, 32- or 64-bit floats, or of uint16 with the attribute dtype = "bfloat16" (bit patterns).
-/// Optional attributes of the file: scale, soft_cap, causal; optional dataset document_lengths. A dO that is missing is
-/// drawn from the normal distribution, and `source` says so.
+/// Optional attributes of the file: scale, soft_cap; optional dataset document_lengths. A dO that is missing is drawn
+/// from the normal distribution.
 ///
 /// Throws Error, one line that names file and object, if the file cannot be read, if shapes or types do not fit
 /// together, or if a value is not finite in the dtype.

@@ -172,9 +172,6 @@ OpenInputs open_inputs(const hdf5::File& file, const std::filesystem::path& path
     problem.dtype = common_dtype(open, options);
     problem.validate();
     data.document_lengths = documents_of(file, q.shape[1], problem.tokens);
-    if (file.has("causal")) data.causal = file.number("causal") != 0;
-    data.source = path.string();
-    if (!open.dout) data.source += fmt::format(", dO normal, seed {}", options.seed);
     return open;
 }
 
@@ -262,19 +259,15 @@ void for_each_size(AnyProblem& problem, Visit visit) {
 /// All of InputData but the tensors.
 void put_description(PipeEnd& pipe, const InputData& data) {
     for_each_size(data.problem, [&](const auto& size) { pipe.put(size); });
-    pipe.put_text(data.source);
     pipe.put(data.document_lengths.size());
     pipe.put_values(std::span(data.document_lengths));
-    pipe.put(data.causal);
 }
 
 InputData get_description(PipeEnd& pipe) {
     InputData data;
     for_each_size(data.problem, [&](auto& size) { size = pipe.get<std::remove_reference_t<decltype(size)>>(); });
-    data.source = pipe.get_text();
     data.document_lengths.resize(pipe.get<std::size_t>());
     pipe.get_values(std::span(data.document_lengths));
-    data.causal = pipe.get<std::optional<bool>>();
     return data;
 }
 
@@ -303,7 +296,7 @@ InputData load_inputs(const std::filesystem::path& path, const LoadOptions& opti
     };
     const auto take = [&](PipeEnd& pipe) {
         data = get_description(pipe);
-        auto& [problem, inputs, source, documents, causal] = data;
+        auto& [problem, inputs, documents] = data;
         for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v}) *tensor = get_tensor(pipe);
         if (pipe.get<bool>()) {
             inputs.dout = get_tensor(pipe);

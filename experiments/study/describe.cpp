@@ -145,9 +145,6 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
                   "the slowest rank's measured time for the pass, median of the repeats");
 }
 
-/// The larger of two errors; NaN if one of them is NaN.
-double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
-
 /// The largest number of bytes that the first, the middle or the last rank sends or fetches.
 std::int64_t travelling_bytes(const layouts::Schedule& pass) {
     std::int64_t most = 0;
@@ -233,8 +230,8 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Ext
     for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor) {
         double worst_rms = 0, worst_relative = 0;
         for (const auto& verdict : verdicts) {
-            worst_rms = larger(worst_rms, verdict[tensor].relative_rms);
-            worst_relative = larger(worst_relative, verdict[tensor].max_to_largest);
+            worst_rms = worse(worst_rms, verdict[tensor].relative_rms);
+            worst_relative = worse(worst_relative, verdict[tensor].max_to_largest);
         }
         const std::string name = judged_tensors[tensor];
         run.attribute("error_rms_" + name, worst_rms, "1",

@@ -58,7 +58,6 @@ public:
     const Record* record() const { return record_ ? &*record_ : nullptr; }
 
 private:
-    layouts::Problem problem_of(const Case& which) const { return source_.inspect(which.input).problem; }
     Plan plan_of(const Case& which) const;
 
     const Config& config_;

@@ -19,8 +19,8 @@ struct ScoredRecord {
 };
 
 /// All of them, by name. Every record of validate and throughput is looked into; results/not_scored.toml lists those
-/// that are not scored, or whose rings of a schedule are not, with the reason. A record's name tells its machine: KIND_MACHINE_MORE is scored on
-/// MACHINE_calibrated, its rings over NCCL on MACHINE_calibrated_nccl.
+/// that are not scored, or whose rings of a schedule are not, with the reason. A record's name tells its machine:
+/// KIND_MACHINE_MORE is scored on MACHINE_calibrated, its rings over NCCL on MACHINE_calibrated_nccl.
 ///
 /// Throws Error if the list names what is not there, or if there is no such machine file.
 std::vector<ScoredRecord> scored_records();

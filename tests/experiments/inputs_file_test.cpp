@@ -121,9 +121,7 @@ BOOST_AUTO_TEST_CASE(the_real_input_of_the_repository_loads) {
     BOOST_TEST(p.value_dim == 128);
     BOOST_TEST(std::abs(p.scale * std::sqrt(128.0) - 1) < 1e-15);
     BOOST_TEST((p.dtype == DType::bf16));
-    BOOST_TEST(data.causal.value());
     BOOST_TEST(std::accumulate(data.document_lengths.begin(), data.document_lengths.end(), std::int64_t{0}) == 2048);
-    BOOST_TEST(data.source == real_input.string());
     BOOST_TEST(data.inputs.dout.shape(2) == 4);
 
     const auto part = load_inputs(real_input, {.tokens = 777});
@@ -147,7 +145,6 @@ BOOST_AUTO_TEST_CASE(every_float_type_loads_and_a_slice_takes_the_first_tokens_o
         BOOST_TEST((data.problem.dtype == dtype));
         BOOST_TEST(data.problem.scale == 0);
         BOOST_TEST(data.problem.value_dim == 6);
-        BOOST_TEST(!data.causal.has_value());
         BOOST_TEST(data.document_lengths == (std::vector<std::int64_t>{4, 1}));
         // Batch 1, token 4, head 3, dim 7 of the file's 10 tokens.
         BOOST_TEST(data.inputs.q(1, 4, 3, 7) == value_at(((10 + 4) * 4 + 3) * 8 + 7));
@@ -155,13 +152,12 @@ BOOST_AUTO_TEST_CASE(every_float_type_loads_and_a_slice_takes_the_first_tokens_o
     }
 }
 
-BOOST_AUTO_TEST_CASE(a_dout_that_is_missing_is_drawn_and_said_to_be) {
+BOOST_AUTO_TEST_CASE(a_dout_that_is_missing_is_drawn) {
     const Folder folder;
     Plan plan;
     plan.without = "do";
     write_input(folder / "input.h5", plan);
     const auto data = load_inputs(folder / "input.h5", {.seed = 9});
-    BOOST_TEST(contains(data.source, "dO normal, seed 9"), data.source);
     const auto generated = generate_inputs("normal", data.problem, 9);
     BOOST_TEST((data.inputs.dout == generated.inputs.dout));
 }

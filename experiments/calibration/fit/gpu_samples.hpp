@@ -17,7 +17,7 @@ struct GpuSample {
     /// - "sustained": the same without rests
     /// - "pass", "period": of passes by the executor: the whole, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
-    /// - "split_kv": an attend of few query rows, of one rank
+    /// - "few_rows": a split-KV attend, of few query rows, of one rank
     /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel_without_rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
@@ -60,7 +60,7 @@ struct SamplesFile {
 };
 
 /// Writes the samples as a record of `calibrate` with one run, in place of the file or, if somebody has put another
-/// file there since, beside it. Returns the path of what was written.
+/// file there since, beside it. Returns the path and the state of what was written.
 SamplesFile write_samples(const SamplesFile& file, const GpuSamples& samples, const std::string& configuration,
                           const Provenance& provenance);
 

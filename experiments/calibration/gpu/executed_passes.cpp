@@ -10,12 +10,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 
 namespace ringlab::experiments {
 
-using layouts::compute_lane;
 using layouts::Pass;
 
 namespace {
@@ -31,20 +29,6 @@ double clock_of(layouts::Picoseconds computing, layouts::Picoseconds pass, doubl
 }
 
 }  // namespace
-
-std::vector<ExecutedOperation> ExecutedPass::computing() const {
-    std::vector<ExecutedOperation> found;
-    for (const auto& one : operations)
-        if (one.op.lane() == compute_lane) found.push_back(one);
-    std::ranges::sort(found, {}, &ExecutedOperation::begin);
-    return found;
-}
-
-bool ExecutedPass::transfers_between(double begin, double end) const {
-    return std::any_of(operations.begin(), operations.end(), [&](const ExecutedOperation& one) {
-        return one.op.transfers() && one.begin < end && one.begin + one.seconds > begin;
-    });
-}
 
 ExecutedPass::Issued ExecutedPass::issued(int rank) const {
     Issued found;

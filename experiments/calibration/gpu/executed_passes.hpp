@@ -29,12 +29,6 @@ struct ExecutedPass {
     std::string algorithm() const { return plan->forward->options().schedule; }
     int ranks() const { return plan->layout().ranks(); }
 
-    /// The operations that compute, in order of time.
-    std::vector<ExecutedOperation> computing() const;
-
-    /// Whether any message was in transit between these times, in seconds since the start of the pass.
-    bool transfers_between(double begin, double end) const;
-
     /// What the host of a rank has to issue: launches that compute, and transfers.
     struct Issued {
         int launches = 0, transfers = 0;

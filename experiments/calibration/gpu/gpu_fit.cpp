@@ -32,7 +32,7 @@ public:
         for (const auto pass : {Pass::forward, Pass::backward}) fit_pass(pass);
         fit_power(fitted_, all_);
         fit_rotation(fitted_, all_);
-        fit_few_rows(fitted_, all_);
+        fit_split_kv(fitted_, all_);
         fit_dropout(fitted_, all_);
         fit_products(fitted_, all_);
         fit_links(fitted_, all_, passes_, transport_);

@@ -84,18 +84,18 @@ void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {
 
 /// Fits split-KV attends. Whether the memory or the busiest thread block limits an attend depends on the rates. So the
 /// rates, and which of the two limits each attend, are found in turns.
-void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
-    auto& few = fitted.machine.split_kv;
+void fit_split_kv(FittedMachine& fitted, const GpuSamples& samples) {
+    auto& split = fitted.machine.split_kv;
     const auto timed = samples_of(samples, "few_rows");
-    if (few.rows == 0 || timed.size() < 3) return;
+    if (split.rows == 0 || timed.size() < 3) return;
     constexpr double first_guess = 3e12, of_a_block = 60e9, endless = std::numeric_limits<double>::infinity();
-    few.bytes_per_second = first_guess;
-    few.block_bytes_per_second = of_a_block;
-    few.launch_seconds = 0;
-    struct FewRows {
+    split.bytes_per_second = first_guess;
+    split.block_bytes_per_second = of_a_block;
+    split.launch_seconds = 0;
+    struct SplitTiming {
         double seconds, by_memory, by_block;  // seconds measured; others predicted at 1 B/s, without a launch
     };
-    std::vector<FewRows> timings;
+    std::vector<SplitTiming> timings;
     for (const auto* sample : timed) {
         const auto plan = plan_of(*sample, samples);
         const auto attend = first_attend(*plan->forward);
@@ -112,19 +112,19 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
     for (int round = 0; round < rounds; ++round) {
         std::vector<double> matrix, ones;
         for (const auto& one : timings) {
-            const bool by_memory = one.by_memory / few.bytes_per_second > one.by_block / few.block_bytes_per_second;
+            const bool by_memory = one.by_memory / split.bytes_per_second > one.by_block / split.block_bytes_per_second;
             matrix.insert(matrix.end(), {1 / one.seconds, by_memory ? one.by_memory / one.seconds : 0,
                                          by_memory ? 0 : one.by_block / one.seconds});
             ones.push_back(1);
         }
         const auto found = nonnegative_least_squares(matrix, ones, 3).values;
-        few.launch_seconds = found[0];
-        if (found[1] > 0) few.bytes_per_second = 1 / found[1], knows_memory = true;
-        if (found[2] > 0) few.block_bytes_per_second = 1 / found[2], knows_block = true;
+        split.launch_seconds = found[0];
+        if (found[1] > 0) split.bytes_per_second = 1 / found[1], knows_memory = true;
+        if (found[2] > 0) split.block_bytes_per_second = 1 / found[2], knows_block = true;
     }
     // A rate that no sample determines is infinite.
-    if (!knows_memory) few.bytes_per_second = endless;
-    if (!knows_block) few.block_bytes_per_second = endless;
+    if (!knows_memory) split.bytes_per_second = endless;
+    if (!knows_block) split.block_bytes_per_second = endless;
     double most = 0;
     for (const auto* sample : timed) {
         const auto plan = plan_of(*sample, samples);

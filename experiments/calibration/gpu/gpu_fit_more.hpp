@@ -9,7 +9,7 @@ void fit_power(FittedMachine& fitted, const GpuSamples& samples);
 
 /// Fits rotary embedding, split-KV attends, dropout and matrix products, as far as the samples hold them.
 void fit_rotation(FittedMachine& fitted, const GpuSamples& samples);
-void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples);
+void fit_split_kv(FittedMachine& fitted, const GpuSamples& samples);
 void fit_dropout(FittedMachine& fitted, const GpuSamples& samples);
 void fit_products(FittedMachine& fitted, const GpuSamples& samples);
 

@@ -114,7 +114,7 @@ public:
         for (const std::int64_t keys : {8192, 65536, 262144})
             for (const std::int64_t queries : {1, 16})
                 steps.push_back({fmt::format("split-KV: {} rows after {} tokens", queries, keys),
-                                 [=, this] { time_few_rows(keys, queries); }});
+                                 [=, this] { time_split_kv(keys, queries); }});
         for (const auto& mask : sweep_.masks)
             for (const auto tokens : {largest / 4, largest})
                 steps.push_back(
@@ -237,7 +237,7 @@ private:
         }
     }
 
-    void time_few_rows(std::int64_t keys, std::int64_t queries) {
+    void time_split_kv(std::int64_t keys, std::int64_t queries) {
         auto one = sample({"causal", "contiguous", 1, 0, 0, keys}, "few_rows", "forward", {});
         one.queries = queries;
         const auto whole = plan_of(one, all_);

@@ -17,18 +17,6 @@ bool wants(const TimingConfig& timing, const std::string& what) {
     return std::find(timing.beside.begin(), timing.beside.end(), what) != timing.beside.end();
 }
 
-/// The parts of "a/b/c".
-std::vector<std::string> split(const std::string& text, char separator) {
-    std::vector<std::string> parts{""};
-    for (const char c : text) {
-        if (c == separator)
-            parts.emplace_back();
-        else
-            parts.back() += c;
-    }
-    return parts;
-}
-
 /// Adds the same work on one GPU, and the rings.
 void add_rings(const SweepConfig& sweep, const TimingConfig& timing, ThroughputCase one, int ranks,
                std::vector<ThroughputCase>& cases) {
@@ -73,13 +61,13 @@ bool asks_protocol(const TimingConfig& timing, const std::string& protocol) {
 }
 
 ProblemConfig with_shape(const std::string& shape, ProblemConfig config) {
-    const auto parts = split(shape, '/');
+    const auto parts = fields_of(shape, '/');
     require(parts.size() == 2 || parts.size() == 3,
             "--shapes {}: must be HEADS/DIM or HEADS/DIM/ARITHMETIC, as in 32:8/128, 32:8/192-128 or 16/64/fp16",
             shape);
     parse_heads(parts[0]);
     config.heads = parts[0];
-    const auto dims = split(parts[1], '-');
+    const auto dims = fields_of(parts[1], '-');
     require(dims.size() <= 2, "--shapes {}: the dims are one number, or HEAD-VALUE, as in 192-128", shape);
     config.head_dim = layouts::parse_count(dims.front(), "the head dim of a shape", 1);
     config.value_dim = layouts::parse_count(dims.back(), "the value dim of a shape", 1);

@@ -1,6 +1,7 @@
 #include "experiments/benchmark/throughput_record.hpp"
 
 #include "experiments/execution/describe_clocks.hpp"
+#include "experiments/options/values.hpp"
 #include "experiments/study/describe.hpp"
 
 #include <fmt/format.h>
@@ -10,14 +11,6 @@
 
 namespace ringlab::experiments {
 namespace {
-
-/// Linear between the two nearest of sorted values.
-double quantile(const std::vector<double>& sorted, double part) {
-    const double at = part * static_cast<double>(sorted.size() - 1);
-    const auto below = static_cast<std::size_t>(at);
-    const auto above = std::min(below + 1, sorted.size() - 1);
-    return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
 
 std::vector<double> flat(const std::vector<std::vector<double>>& rows) {
     std::vector<double> values;
@@ -87,11 +80,10 @@ bool is_forward(const std::string& call) { return call.find("forward") != std::s
 
 }  // namespace
 
-Typical typical(std::vector<double> samples) {
+Typical typical(const std::vector<double>& samples) {
     require(!samples.empty(), "nothing was timed");
-    std::sort(samples.begin(), samples.end());
-    const double median = quantile(samples, 0.5);
-    return {median, (quantile(samples, 0.75) - quantile(samples, 0.25)) / median};
+    const double middle = percentile(samples, 50);
+    return {middle, (percentile(samples, 75) - percentile(samples, 25)) / middle};
 }
 
 Typical typical(const std::vector<std::vector<double>>& rounds) {

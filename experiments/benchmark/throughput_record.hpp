@@ -14,7 +14,7 @@ struct Typical {
     double median = 0;
     double spread = 0;
 };
-Typical typical(std::vector<double> samples);
+Typical typical(const std::vector<double>& samples);
 
 /// Typical seconds of single passes: their last half counts, because the first ones warm up. At least two passes.
 Typical typical_of_burst(const std::vector<double>& passes);

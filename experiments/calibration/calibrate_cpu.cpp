@@ -7,6 +7,7 @@
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/values.hpp"
 #include "experiments/study/forecast.hpp"
 #include "reference/ranks/executor.hpp"
 #include "reference/ranks/kernels/cpu_attention.hpp"
@@ -27,12 +28,6 @@ using layouts::OpKind;
 using layouts::Pass;
 
 constexpr Pass calibrated_passes[] = {Pass::forward, Pass::backward};
-
-double median(std::vector<double> values) {
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
 
 /// A sum of gradients or a merge of partial results that was timed: bytes of its operand, and processor time.
 struct TimedSum {

@@ -1,5 +1,6 @@
 #include "experiments/execution/machine_fault.hpp"
 
+#include "experiments/options/values.hpp"
 #include "processes/session.hpp"
 
 #include <fmt/format.h>
@@ -70,10 +71,9 @@ double slowness(const std::vector<Quickest>& of_rank, std::size_t rank) {
                 others.push_back(found->second);
         // The half of the others at least.
         if (others.empty() || 2 * others.size() < of_rank.size() - 1) continue;
-        const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
-        std::nth_element(others.begin(), middle, others.end());
-        if (*middle < shortest) continue;
-        const auto factor = seconds / *middle;
+        const auto typical = median(std::move(others));
+        if (typical < shortest) continue;
+        const auto factor = seconds / typical;
         least = least == 0 ? factor : std::min(least, factor);
     }
     return least;

@@ -30,6 +30,23 @@ std::size_t parse_choice(const std::string& value, const std::string& what, cons
     return static_cast<std::size_t>(found - choices.begin());
 }
 
+std::vector<std::string> fields_of(const std::string& text, char separator) {
+    std::vector<std::string> fields{""};
+    for (const char c : text) {
+        if (c == separator)
+            fields.emplace_back();
+        else
+            fields.back() += c;
+    }
+    return fields;
+}
+
+double median(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
 double percentile(std::vector<double> values, double percent) {
     std::sort(values.begin(), values.end());
     const auto at = percent / 100 * static_cast<double>(values.size() - 1);

@@ -2,6 +2,7 @@
 
 #include "experiments/config/planned.hpp"
 #include "experiments/files/digest.hpp"
+#include "experiments/options/values.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -64,12 +65,6 @@ void describe_maps(RunWriter& run, const layouts::Rotary& rotary, const layouts:
     std::iota(tokens_in_order.begin(), tokens_in_order.end(), 0);
     run.dataset("maps/rotary_position", rotary_positions(rotary, mask, tokens_in_order), token, "1",
                 "what the token's q and k are rotated by");
-}
-
-double median(std::vector<double> samples) {
-    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-    std::nth_element(samples.begin(), middle, samples.end());
-    return *middle;
 }
 
 /// Writes the prices for which a layout was made, if it is made for prices.

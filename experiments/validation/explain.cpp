@@ -70,8 +70,6 @@ struct Line {
     }
 };
 
-double median(std::vector<double> values) { return typical(std::move(values)).median; }
-
 std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<std::string, sim::Machine>& machines,
                                      Progress& progress) {
     RecordedRings rings(record.path, record.changed_schedules);
@@ -235,7 +233,7 @@ std::vector<ExplainedRing> explained_rings(const ScoredRecord& record, Progress&
             if (!traced.passes[pass]) continue;
             const auto& one = *traced.passes[pass];
             const auto found = ratios.find({key_of(traced, pass), traced.ring.which.mask});
-            const auto ratio = found == ratios.end() ? one.replay.attend_ratio() : median(found->second);
+            const auto ratio = found == ratios.end() ? one.replay.attend_ratio() : typical(found->second).median;
             const auto late = late_ends[key_of(traced, pass)].value(one.tokens);
             std::vector<Picoseconds> ends;
             for (std::size_t rank = 0; rank < one.replay.last_ends().size(); ++rank)

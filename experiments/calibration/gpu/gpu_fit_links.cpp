@@ -2,6 +2,7 @@
 
 #include "experiments/calibration/fit/least_squares.hpp"
 #include "experiments/calibration/fit/machine_file.hpp"
+#include "experiments/options/values.hpp"
 #include "layouts/basics/require.hpp"
 #include "sim/play/simulate.hpp"
 
@@ -46,7 +47,7 @@ struct Messages {
         std::vector<double> rest;
         for (std::size_t i = 0; i < bytes.size(); ++i)
             if (bytes[i] < long_message) rest.push_back(seconds[i] - slope * bytes[i]);
-        return {std::max(0.0, median_of(std::move(rest))), slope};
+        return {std::max(0.0, median(std::move(rest))), slope};
     }
 };
 
@@ -62,7 +63,7 @@ Messages messages_over(const std::vector<ExecutedPass>& passes, const std::strin
             if (one.op.kind == layouts::OpKind::receive) by_size[one.op.bytes].push_back(one.seconds);
         for (auto& [size, all_times] : by_size) {
             found.bytes.push_back(static_cast<double>(size));
-            found.seconds.push_back(median_of(std::move(all_times)));
+            found.seconds.push_back(median(std::move(all_times)));
         }
     }
     return found;
@@ -208,16 +209,10 @@ std::optional<IssueTimes> issue_times(sim::Machine& machine, double& figure, con
     if (found.empty()) return {};
     std::ranges::sort(found);
     const auto count = found.size();
-    return IssueTimes{median_of(found), found[count / 4], found[count * 3 / 4], count};
+    return IssueTimes{median(found), found[count / 4], found[count * 3 / 4], count};
 }
 
 }  // namespace
-
-double median_of(std::vector<double> values) {
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
 
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
     const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
@@ -277,7 +272,7 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
             shares.push_back((1 - alone / sample.seconds) / std::min(1.0, message / period));
     }
     require(alone > 0 && !shares.empty(), "the samples hold no attends beside messages over {}", transport);
-    fit_kernels_of_links(fitted, std::max(0.0, median_of(std::move(shares))), messages_over(passes, "copy", false),
+    fit_kernels_of_links(fitted, std::max(0.0, median(std::move(shares))), messages_over(passes, "copy", false),
                          samples.kernels);
     fit_hidden(fitted, samples);
     fit_pieces(fitted, passes);

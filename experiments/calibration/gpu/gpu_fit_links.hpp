@@ -14,7 +14,4 @@ void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& 
 void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,
                const std::string& transport);
 
-/// The median. With an even number of values it is the larger one of the two in the middle.
-double median_of(std::vector<double> values);
-
 }  // namespace ringlab::experiments

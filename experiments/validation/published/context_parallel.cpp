@@ -4,6 +4,7 @@
 #include "experiments/config/case.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/values.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/published/published_reader.hpp"
 #include "layouts/basics/text_file.hpp"
@@ -33,16 +34,6 @@ const std::vector<std::string> known_masks{"full", "causal", "varlen_full", "var
 constexpr int most_gpus = 1 << 14;
 constexpr double least_difference = 0.05;  ///< of two systems that are ranked
 
-std::vector<std::string> parts_between(const std::string& text, char at) {
-    std::vector<std::string> parts{""};
-    for (const char letter : text)
-        if (letter == at)
-            parts.emplace_back();
-        else
-            parts.back() += letter;
-    return parts;
-}
-
 template <class Number>
 std::optional<Number> number_in(const std::string& text) {
     Number value{};
@@ -67,7 +58,7 @@ std::vector<std::pair<int, std::string>> lines_of(const std::string& file, const
 auto load_packings(const std::string& file, std::int64_t tokens_per_gpu) {
     std::map<int, std::vector<Documents>> packings;
     for (const auto& [number, line] : lines_of(file, "packings")) {
-        const auto parts = parts_between(line, ':');
+        const auto parts = fields_of(line, ':');
         const auto gpus = number_in<int>(parts[0]);
         require(parts.size() == 2 && gpus && *gpus >= 2 && *gpus <= most_gpus,
                 "{}:{}: a packing must be GPUS: LENGTH LENGTH ..., with 2 to {} GPUs", file, number, most_gpus);
@@ -88,7 +79,7 @@ auto load_packings(const std::string& file, std::int64_t tokens_per_gpu) {
 
 ContextParallelRow row_from(const std::string& line, const std::string& place,
                             const ContextParallelBenchmark& benchmark) {
-    const auto cells = parts_between(line, ',');
+    const auto cells = fields_of(line, ',');
     require(cells.size() == 5, "{}: {} cells; there must be 5: {}", place, cells.size(), column_names);
     ContextParallelRow row;
     row.mask = cells[0];

@@ -20,8 +20,6 @@
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Pass;
-
 const Experiment experiment{
     "model_stack",
     "Time and memory of the attention of a whole model, layer by layer. Each kind of layer, local or "
@@ -35,8 +33,6 @@ const Experiment experiment{
     "and backward.",
     "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --machines h200_nvswitch_copy_engine",
     {.measures = true, .predicts = true, .stacks = true}};
-
-constexpr std::array both_passes{Pass::forward, Pass::backward};
 
 Config defaults() {
     Config config;

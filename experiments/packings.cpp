@@ -68,7 +68,7 @@ std::vector<double> bounds_of(const Plan& contiguous, const std::vector<sim::Mac
     options.free = sim::Cause::links;
     std::vector<double> bounds;
     for (const auto& machine : machines)
-        for (const auto* schedule : {contiguous.forward.get(), contiguous.backward.get()}) {
+        for (const auto* schedule : contiguous.schedules()) {
             double compute = 0;
             for (const auto& rank : sim::simulate(*schedule, machine, options).ranks)
                 compute += layouts::to_seconds(rank.compute);
@@ -81,7 +81,7 @@ Outcome outcome_of(const Plan& plan, const std::vector<sim::Machine>& machines, 
                    const std::vector<double>& bounds) {
     Outcome outcome{layouts::imbalance(cells_by_rank(*plan.forward)), {}, {}, {}};
     for (const auto& machine : machines)
-        for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+        for (const auto* schedule : plan.schedules()) {
             const auto predicted = sim::simulate(*schedule, machine, options);
             std::vector<double> compute;
             for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
@@ -126,7 +126,7 @@ void describe_outcomes(RunWriter& run, const std::vector<Outcome>& outcomes, con
     describe_spread(run, "balance_cells", cells, "1", cells_text);
     run.dataset("work/packing_balance", std::move(cells), {{"packing", count}}, "1", cells_text);
     for (std::size_t machine = 0; machine < machines.size(); ++machine)
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+        for (const auto pass : both_passes) {
             const auto at = 2 * machine + static_cast<std::size_t>(pass);
             const auto add = [&](const char* name, const char* dataset, auto member, const char* unit,
                                  const char* what) {
@@ -151,7 +151,7 @@ using MeasuredBalances = std::array<std::vector<double>, 2>;
 
 void describe_measured(RunWriter& run, const MeasuredBalances& balances) {
     if (balances.front().empty()) return;
-    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+    for (const auto pass : both_passes) {
         const auto& values = balances[static_cast<std::size_t>(pass)];
         describe_spread(run, fmt::format("balance_measured_{}", to_string(pass)), values, "1", measured_text);
         run.dataset(
@@ -244,7 +244,7 @@ public:
         const auto& inputs = source_.get(which, plan.problem).front().inputs;
         const auto repeats =
             backend.run(plan, policy_from("", plan.problem.dtype), std::span(&inputs, 1), config_.execution.repeats);
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+        for (const auto pass : both_passes)
             balances[static_cast<std::size_t>(pass)].push_back(balance_of(median_attend_seconds(repeats, pass)));
     }
 

@@ -65,7 +65,7 @@ public:
     void add(const std::string& machine, const Case& which) {
         double seconds = 0;
         std::vector<double> disturbed;
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+        for (const auto pass : both_passes) {
             const auto one = add(machine, which, pass);
             seconds += values(machine, which, pass, "makespan").front();
             disturbed.resize(one.size());

@@ -171,8 +171,8 @@ Plan plan_of(const ThroughputCase& which, const ProblemConfig& config) {
 /// Predicts both passes as they were measured: repeated, with the pause that the program makes.
 void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples,
              Predictor& predictor) {
-    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-        const auto& timeline = pass == layouts::Pass::forward ? samples.forward.timeline : samples.backward.timeline;
+    for (const auto pass : both_passes) {
+        const auto& timeline = samples.of(pass).timeline;
         const auto measured = measured_pass(samples, pass);
         const auto attends = attend_seconds(timeline);
         const auto busiest = *std::max_element(attends.begin(), attends.end());

@@ -27,8 +27,6 @@ namespace {
 using layouts::OpKind;
 using layouts::Pass;
 
-constexpr Pass calibrated_passes[] = {Pass::forward, Pass::backward};
-
 /// A sum of gradients or a merge of partial results that was timed: bytes of its operand, and processor time.
 struct TimedSum {
     OpKind kind;
@@ -43,10 +41,8 @@ struct TimedMessages {
 
 std::vector<double> busy_of(const std::vector<std::vector<Measurement>>& repeats, Pass pass, std::size_t span) {
     std::vector<double> seconds;
-    for (const auto& repeat : repeats) {
-        const auto& timeline = pass == Pass::forward ? repeat.front().forward : repeat.front().backward;
-        seconds.push_back(layouts::to_seconds(timeline.spans[span].busy));
-    }
+    for (const auto& repeat : repeats)
+        seconds.push_back(layouts::to_seconds(repeat.front().timeline(pass).spans[span].busy));
     return seconds;
 }
 
@@ -118,8 +114,8 @@ public:
     }
 
     void fit() {
-        for (const auto pass : calibrated_passes) {
-            auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
+        for (const auto pass : both_passes) {
+            auto& cost = cost_of(machine_, pass);
             const auto section = fmt::format("attention.{}", to_string(pass));
             for (const auto& [key, why] : fit_prices(cost, timings_of(attends(pass), pass, machine_)))
                 source(fmt::format("{}.{}", section, key), why);
@@ -142,7 +138,7 @@ public:
     std::string table(double& mean, double& worst) const {
         Table table({"mask", "tokens", "P", "pass", "measured ms", "fitted ms", "error", ""});
         std::vector<double> errors;
-        for (const auto pass : calibrated_passes) {
+        for (const auto pass : both_passes) {
             const auto& all = attends(pass);
             for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
                 double measured = 0, fitted = 0;
@@ -185,7 +181,7 @@ private:
     void time(const Case& which, bool held_out) {
         const auto plan = std::make_shared<const Plan>(plan_of(which));
         const auto repeats = repeats_of(which, *plan);
-        for (const auto pass : calibrated_passes) {
+        for (const auto pass : both_passes) {
             const auto& schedule = *plan->schedule(pass);
             std::size_t span = 0;
             for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -199,7 +195,7 @@ private:
                     else if (op->kind == OpKind::add || op->kind == OpKind::merge)
                         sums_.push_back({op->kind, static_cast<double>(op->bytes), seconds});
                     if (op->kind == OpKind::attend && which.ranks == 1) {
-                        auto& best = (pass == Pass::forward ? machine_.forward : machine_.backward).flops;
+                        auto& best = cost_of(machine_, pass).flops;
                         best = std::max(best, schedule.flop(*op) / seconds);
                     }
                 }
@@ -221,11 +217,9 @@ private:
                          2 * half};
         const auto plan = plan_of(which);
         const auto repeats = repeats_of(which, plan);
-        for (const auto pass : calibrated_passes) {
+        for (const auto pass : both_passes) {
             std::vector<double> seconds;
-            for (const auto& repeat : repeats)
-                seconds.push_back(
-                    outside_compute(pass == Pass::forward ? repeat.front().forward : repeat.front().backward));
+            for (const auto& repeat : repeats) seconds.push_back(outside_compute(repeat.front().timeline(pass)));
             double bytes = 0;
             auto ops = plan.schedule(pass)->ops(0);
             while (const auto* op = ops.next())
@@ -254,8 +248,8 @@ private:
         source("topology.gpus_per_host", "any number of ranks, a processor each");
         source("gpu.multiprocessors", "a rank computes on one thread");
         source("host", "none: a rank's thread issues what it does");
-        for (const auto pass : calibrated_passes) {
-            auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
+        for (const auto pass : both_passes) {
+            auto& cost = cost_of(machine_, pass);
             cost.head_dim = problem_.head_dim;
             cost.value_dim = problem_.value_dim;
             cost.tile_rows = tiles.rows;

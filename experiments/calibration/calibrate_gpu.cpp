@@ -22,7 +22,7 @@ std::string table_of(const FittedMachine& fitted, std::string& accuracy) {
     Table table({"mask", "layout", "rank", "block", "tokens", "call", "measured us", "fitted us", "error", ""});
     double sum = 0, worst = 0;
     int count = 0;
-    for (const auto pass : {Pass::forward, Pass::backward})
+    for (const auto pass : both_passes)
         for (const auto& attend : pass == Pass::forward ? fitted.forward : fitted.backward) {
             const double seconds = predicted_seconds(attend, pass, fitted.machine),
                          error = seconds / attend.seconds - 1;
@@ -78,8 +78,7 @@ int calibrate_gpu(const Config& config, GpuProbe* probe, const Provenance& prove
     if (config.gpus_per_host > 0 && config.gpus_per_host < samples.gpus)
         fail("--gpus-per-host {}: {} GPUs were timed; give as many or more", config.gpus_per_host, samples.gpus);
     std::set<std::string> transports;
-    for (const auto& sample : samples.samples)
-        if (sample.kind == "message") transports.insert(sample.transport);
+    for (const auto* sample : samples.of("message")) transports.insert(sample->transport);
     if (transports.empty()) transports.insert("");
     for (const auto& transport : transports) {
         auto fitted = fit_gpu(samples, transport);

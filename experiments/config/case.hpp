@@ -2,12 +2,16 @@
 
 #include "layouts/schedules/schedule.hpp"
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace ringlab::experiments {
+
+/// In the order in which they are executed.
+inline constexpr std::array both_passes{layouts::Pass::forward, layouts::Pass::backward};
 
 /// The cases that an experiment runs: the product of these lists.
 struct SweepConfig {
@@ -55,6 +59,12 @@ struct Plan {
 
     const layouts::Schedule* schedule(layouts::Pass pass) const {
         return pass == layouts::Pass::forward ? forward.get() : backward.get();
+    }
+    /// Those that there are, forward first.
+    std::vector<const layouts::Schedule*> schedules() const {
+        std::vector<const layouts::Schedule*> all{forward.get()};
+        if (backward) all.push_back(backward.get());
+        return all;
     }
     const layouts::Mask& mask() const { return forward->mask(); }
     const layouts::Layout& layout() const { return forward->layout(); }

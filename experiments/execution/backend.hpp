@@ -36,6 +36,13 @@ struct Measurement {
     /// They are no part of the passes' seconds. Empty if nothing is rotated.
     std::array<std::vector<double>, 2> rotation_seconds{};
     double clock_uncertainty = 0;  ///< seconds by which times of different ranks may disagree
+
+    const layouts::Timeline& timeline(layouts::Pass pass) const {
+        return pass == layouts::Pass::forward ? forward : backward;
+    }
+    const std::vector<double>& seconds(layouts::Pass pass) const {
+        return pass == layouts::Pass::forward ? forward_seconds : backward_seconds;
+    }
 };
 
 /// Something that executes schedules: the one place where an experiment meets a device.

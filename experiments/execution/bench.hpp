@@ -37,6 +37,8 @@ struct KernelsUsed {
 struct RingSamples {
     KernelsUsed kernels;
     PassSamples forward, backward;
+    const PassSamples& of(layouts::Pass pass) const { return pass == layouts::Pass::forward ? forward : backward; }
+
     std::vector<MemoryShare> memory;       ///< by rank
     std::vector<std::string> devices;      ///< by rank: name of its device
     std::vector<gpu::ClockSample> clocks;  ///< of all GPUs that took part

@@ -168,11 +168,10 @@ void describe_hosts(RunWriter& run, const Plan& plan, const layouts::RingGroup& 
     run.attribute("hosts", names, "1", "host of each global rank");
     run.attribute("ring_crossings", crossings(group, hosts).now, "1",
                   "neighbours of a ring that are on different hosts, all replicas");
-    for (const auto* schedule : {plan.forward.get(), plan.backward.get()})
-        if (schedule)
-            run.attribute(fmt::format("bytes_between_hosts_{}", to_string(schedule->options().pass)),
-                          bytes_between_hosts(*schedule, group, hosts), "B",
-                          "of messages whose ends are on different hosts, all replicas");
+    for (const auto* schedule : plan.schedules())
+        run.attribute(fmt::format("bytes_between_hosts_{}", to_string(schedule->options().pass)),
+                      bytes_between_hosts(*schedule, group, hosts), "B",
+                      "of messages whose ends are on different hosts, all replicas");
 }
 
 }  // namespace ringlab::experiments

@@ -18,7 +18,7 @@ int busiest_rank(const Plan& plan) {
     std::pair<double, int> most{0, 0};
     for (int rank = 0; rank < ranks && ranks <= large_ring; ++rank) {
         double flop = 0;
-        for (const auto pass : advised_passes) {
+        for (const auto pass : both_passes) {
             const auto& schedule = *plan.schedule(pass);
             auto ops = schedule.ops(rank);
             while (const auto* op = ops.next())
@@ -57,10 +57,10 @@ bool alike(const Plan& plan) {
 Played play_some_ranks(const Advised& one, const Plan& plan, const sim::SimOptions& options) {
     Played played;
     const auto slowest = likely_slowest(one, plan);
-    for (std::size_t pass = 0; pass < advised_passes.size(); ++pass)
+    for (std::size_t pass = 0; pass < both_passes.size(); ++pass)
         for (const auto rank : slowest) {
             const auto found =
-                sim::play_one_rank(*plan.schedule(advised_passes[pass]), one.machine->machine, options, rank);
+                sim::play_one_rank(*plan.schedule(both_passes[pass]), one.machine->machine, options, rank);
             played.looked_at += found.operations;
             played.seconds[pass] = std::max(played.seconds[pass], found.seconds);
         }
@@ -72,9 +72,9 @@ Played play_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock) {
     sim::SimOptions options;
     options.clock = clock;
     options.replicas = one.played_rings;
-    for (std::size_t pass = 0; pass < advised_passes.size(); ++pass)
+    for (std::size_t pass = 0; pass < both_passes.size(); ++pass)
         played.seconds[pass] = layouts::to_seconds(
-            sim::simulate(*plan.schedule(advised_passes[pass]), one.machine->machine, options).makespan);
+            sim::simulate(*plan.schedule(both_passes[pass]), one.machine->machine, options).makespan);
     return played;
 }
 
@@ -97,7 +97,7 @@ sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::C
     options.clock = clock;
     options.replicas = one.played_rings;
     options.trace = true;
-    for (const auto pass : advised_passes) {
+    for (const auto pass : both_passes) {
         const auto& schedule = *plan.schedule(pass);
         const auto& machine = one.machine->machine;
         both += sim::break_down(schedule, machine, options, sim::simulate(schedule, machine, options));
@@ -115,9 +115,9 @@ std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock cl
     options.sharing = false;
     std::array<double, 2> ratio{};
     try {
-        for (std::size_t pass = 0; pass < advised_passes.size(); ++pass) {
+        for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
             const auto ends =
-                sim::max_plus_symmetric(*plan.schedule(advised_passes[pass]), one.machine->machine, options);
+                sim::max_plus_symmetric(*plan.schedule(both_passes[pass]), one.machine->machine, options);
             ratio[pass] = layouts::to_seconds(*std::ranges::max_element(ends)) / alone.seconds[pass];
         }
     } catch (const Error&) {
@@ -134,7 +134,7 @@ std::int64_t operations_of(const Plan& plan) {
     const int ranks = plan.layout().ranks();
     for (const int rank : std::set{0, ranks / 2, ranks - 1}) {  // a rank that sees nothing may have no operations
         std::int64_t count = 0;
-        for (const auto pass : advised_passes) {
+        for (const auto pass : both_passes) {
             auto ops = plan.schedule(pass)->ops(rank);
             while (ops.next()) ++count;
         }

@@ -7,8 +7,6 @@
 
 namespace ringlab::experiments {
 
-inline constexpr std::array advised_passes{layouts::Pass::forward, layouts::Pass::backward};
-
 /// Seconds of both passes.
 struct Played {
     std::array<double, 2> seconds{};

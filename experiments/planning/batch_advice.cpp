@@ -130,7 +130,7 @@ private:
             left -= static_cast<double>(operations_of(plan));
             if (left < 0) continue;
             double seconds = 0;
-            for (const auto pass : advised_passes)
+            for (const auto pass : both_passes)
                 seconds += layouts::to_seconds(sim::simulate(*plan.schedule(pass), machine.machine, options).makespan);
             sharing.simulated.push_back(seconds);
         }

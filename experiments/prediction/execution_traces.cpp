@@ -13,12 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<const layouts::Schedule*> passes_of(const Plan& plan) {
-    std::vector<const layouts::Schedule*> passes{plan.forward.get()};
-    if (plan.backward) passes.push_back(plan.backward.get());
-    return passes;
-}
-
 /// The name of one pass of a case on a machine.
 std::string pass_name(const Case& which, const layouts::Schedule& schedule, const std::string& machine) {
     return fmt::format("{} {} {}", which.name(), to_string(schedule.options().pass), machine);
@@ -38,7 +32,7 @@ void ExecutionTraces::announce(const Case& which, const Plan& plan) {
     require(!fs::exists(folder) || fs::is_directory(folder), "--chakra '{}' is a file; give a folder", folder.string());
     const auto if_there = config_.output.overwrite || config_.output.resume ? IfThere::replace : IfThere::refuse;
     const auto placement = gpu_placement(config_.execution, which.ranks);
-    for (const auto* schedule : passes_of(plan))
+    for (const auto* schedule : plan.schedules())
         for (std::size_t machine = 0; machine < predictor_.machines().size(); ++machine)
             for (int rank = 0; rank < which.ranks * config_.execution.replicas; ++rank)
                 config_.output.files.writes("--chakra",
@@ -54,7 +48,7 @@ void ExecutionTraces::write(const Case& which) {
     require(fs::is_directory(config_.trace.chakra), "--chakra '{}' cannot be made ({}); give a folder",
             config_.trace.chakra, error.message());
     const auto plan = make_plan(which, problem_from(config_.problem));
-    for (const auto* schedule : passes_of(plan))
+    for (const auto* schedule : plan.schedules())
         for (std::size_t machine = 0; machine < predictor_.machines().size(); ++machine) {
             auto options = predictor_.options();
             options.placement = gpu_placement(config_.execution, which.ranks);

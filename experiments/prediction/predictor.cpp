@@ -123,8 +123,7 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
     }
     std::vector<Figures> all;
     for (std::size_t machine = 0; machine < machines_.size(); ++machine)
-        for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
-            if (schedule == nullptr) continue;
+        for (const auto* schedule : plan.schedules()) {
             const auto& figures = all.emplace_back(predict(run, run_name, *schedule, machine));
             const auto column = [&](const char* what, double value, const char* unit, const char* description) {
                 run.attribute(fmt::format("{}_predicted_{}_{}", what, to_string(figures.pass), figures.machine), value,

@@ -101,19 +101,16 @@ void describe_rotation(RunWriter& run, const std::vector<std::vector<Measurement
 }
 
 void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
-    const auto timeline_of = [&](const Measurement& m) -> const layouts::Timeline& {
-        return pass == layouts::Pass::forward ? m.forward : m.backward;
-    };
     const auto replicas = static_cast<std::int64_t>(repeats.front().size());
-    const auto ranks = static_cast<std::int64_t>(timeline_of(repeats.front().front()).ranks);
+    const auto ranks = static_cast<std::int64_t>(repeats.front().front().timeline(pass).ranks);
     const auto count = static_cast<std::int64_t>(repeats.size());
     std::vector<double> compute, makespan, seconds_of_rank;
     for (const auto& repeat : repeats)
         for (const auto& replica : repeat) {
-            const auto seconds = attend_seconds(timeline_of(replica));
+            const auto seconds = attend_seconds(replica.timeline(pass));
             compute.insert(compute.end(), seconds.begin(), seconds.end());
-            makespan.push_back(layouts::to_seconds(timeline_of(replica).makespan()));
-            const auto& whole = pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds;
+            makespan.push_back(layouts::to_seconds(replica.timeline(pass).makespan()));
+            const auto& whole = replica.seconds(pass);
             seconds_of_rank.insert(seconds_of_rank.end(), whole.begin(), whole.end());
         }
     const auto of_pass = Dimension::at("pass", to_string(pass));
@@ -125,7 +122,7 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
     run.dataset("measured/makespan", makespan, {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
                 "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
                 "take turns");
-    run.timeline("measured", to_string(pass), timeline_of(repeats.back().front()));
+    run.timeline("measured", to_string(pass), repeats.back().front().timeline(pass));
 
     const std::string name = to_string(pass);
     describe_rotation(run, repeats, pass);
@@ -267,8 +264,7 @@ std::vector<double> attend_seconds(const layouts::Timeline& timeline) {
 std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
     std::vector<std::vector<double>> by_rank;
     for (const auto& repeat : repeats) {
-        const auto seconds =
-            attend_seconds(pass == layouts::Pass::forward ? repeat.front().forward : repeat.front().backward);
+        const auto seconds = attend_seconds(repeat.front().timeline(pass));
         by_rank.resize(seconds.size());
         for (std::size_t rank = 0; rank < seconds.size(); ++rank) by_rank[rank].push_back(seconds[rank]);
     }
@@ -287,9 +283,7 @@ double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats,
     for (const auto& repeat : repeats) {
         slowest.push_back(0);
         for (const auto& replica : repeat)
-            for (const auto seconds :
-                 pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds)
-                slowest.back() = std::max(slowest.back(), seconds);
+            for (const auto seconds : replica.seconds(pass)) slowest.back() = std::max(slowest.back(), seconds);
     }
     return median(std::move(slowest));
 }

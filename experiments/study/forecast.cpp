@@ -70,14 +70,12 @@ double simulated_seconds(const std::string& engine, double operations, bool fetc
 double operations_of(const Plan& plan) {
     const int ranks = plan.forward->ranks(), counted = std::min(ranks, 16);
     double count = 0;
-    for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
-        if (schedule == nullptr) continue;
+    for (const auto* schedule : plan.schedules())
         for (int i = 0; i < counted; ++i) {
             // The rank in the middle of the i-th of `counted` equal parts of the ring.
             auto ops = schedule->ops(static_cast<int>((2 * i + 1) * std::int64_t{ranks} / (2 * counted)));
             while (ops.next()) ++count;
         }
-    }
     return count / counted * ranks;
 }
 

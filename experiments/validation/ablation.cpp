@@ -18,8 +18,6 @@
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Pass;
-
 const std::string whole_model = "none";
 
 /// Transport, and the least tokens per rank of the length bin.
@@ -44,7 +42,7 @@ void add_errors(const ScoredRecord& record, const std::vector<std::string>& term
             const auto plan = make_plan(ring.which, problem_from(shaped));
             const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
             const SetKey key{ring.transport, length_bin(plan.problem.tokens / ring.which.ranks).least};
-            for (const auto pass : {Pass::forward, Pass::backward}) {
+            for (const auto pass : both_passes) {
                 const auto measured = measured_pass(samples, pass);
                 sim::SimOptions options;
                 repeat(options, measured.repetition);

@@ -21,8 +21,6 @@ namespace {
 
 using layouts::Pass;
 
-constexpr std::array scored_passes{Pass::forward, Pass::backward};
-
 /// Errors of the model of its day, where a record keeps any: by column of its runs.
 class KeptErrors {
 public:
@@ -63,7 +61,7 @@ std::string table_text(const std::vector<std::string>& header, const std::vector
 }  // namespace
 
 MeasuredPass measured_pass(const RingSamples& samples, Pass pass) {
-    const auto& measured = pass == Pass::forward ? samples.forward : samples.backward;
+    const auto& measured = samples.of(pass);
     const auto [seconds, spread] = typical(slowest(measured.seconds));
     const auto before = pass == Pass::backward ? typical(slowest(samples.forward.seconds)).median : 0;
     return {seconds, spread, {measured.period, seconds, before}};
@@ -108,7 +106,7 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
         run.attribute("ranks", ring.which.ranks, "1", "ring size P");
         run.attribute("tokens", plan.problem.tokens, "1", "of the whole sequence");
         run.attribute("density", density(plan.mask()), "1", "visible pairs over those of a causal mask");
-        for (const auto pass : scored_passes) {
+        for (const auto pass : both_passes) {
             const auto measured = measured_pass(samples, pass);
             const std::string ending = to_string(pass);
             run.attribute("seconds_measured_" + ending, measured.seconds, "s", "median, slowest rank");

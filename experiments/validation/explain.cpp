@@ -18,11 +18,8 @@
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Pass;
 using layouts::Picoseconds;
 using sim::Owner;
-
-constexpr std::array both_passes{Pass::forward, Pass::backward};
 
 /// A pass with its measured spans.
 struct TracedPass {
@@ -82,7 +79,7 @@ std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<
         auto& traced = found.emplace_back(TracedRing{ring, make_plan(ring.which, problem_from(shaped), {})});
         const auto samples = rings.ring(traced.plan, ring.group(), ring.transport, ring.kernels);
         for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
-            const auto& timeline = pass == 0 ? samples.forward.timeline : samples.backward.timeline;
+            const auto& timeline = samples.of(both_passes[pass]).timeline;
             if (timeline.spans.empty()) continue;
             has_spans = true;
             const auto measured = measured_pass(samples, both_passes[pass]);

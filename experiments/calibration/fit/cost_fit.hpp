@@ -22,6 +22,12 @@ struct TimedAttend {
     std::string name = {};  ///< for people
 };
 
+/// The costs of a pass of a machine or of another kernel, to be fitted.
+template <class Costs>
+sim::AttentionCost& cost_of(Costs& costs, layouts::Pass pass) {
+    return pass == layouts::Pass::forward ? costs.forward : costs.backward;
+}
+
 /// Seconds of this attend by the simulator's cost model.
 double predicted_seconds(const TimedAttend& attend, layouts::Pass pass, const sim::Machine& machine);
 

@@ -92,6 +92,13 @@ std::string bare_machine_text(sim::Machine machine) {
 
 }  // namespace
 
+std::vector<const GpuSample*> GpuSamples::of(const std::string& kind, const std::string& call) const {
+    std::vector<const GpuSample*> found;
+    for (const auto& sample : samples)
+        if (sample.kind == kind && (call.empty() || sample.call == call)) found.push_back(&sample);
+    return found;
+}
+
 SamplesFile write_samples(const SamplesFile& file, const GpuSamples& all, const std::string& configuration,
                           const Provenance& provenance) {
     RecordOpening opening = RecordMode::overwrite;

@@ -52,6 +52,9 @@ struct GpuSamples {
     std::int64_t head_dim = 0, value_dim = 0;
     int gpus = 1;
     std::vector<GpuSample> samples;
+
+    /// The samples of a kind, and of a call if one is given.
+    std::vector<const GpuSample*> of(const std::string& kind, const std::string& call = "") const;
 };
 
 struct SamplesFile {

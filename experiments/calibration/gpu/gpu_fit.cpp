@@ -29,7 +29,7 @@ public:
     FittedMachine fit() {
         collect_attends();
         fit_accumulation();
-        for (const auto pass : {Pass::forward, Pass::backward}) fit_pass(pass);
+        for (const auto pass : both_passes) fit_pass(pass);
         fit_power(fitted_, all_);
         fit_rotation(fitted_, all_);
         fit_split_kv(fitted_, all_);
@@ -50,14 +50,11 @@ public:
 
 private:
     sim::Machine& machine() { return fitted_.machine; }
-    sim::AttentionCost& cost(Pass pass) { return pass == Pass::forward ? machine().forward : machine().backward; }
     std::vector<TimedAttend>& attends(Pass pass) { return pass == Pass::forward ? fitted_.forward : fitted_.backward; }
     void source(const std::string& key, const std::string& text) { fitted_.sources[key] = text; }
 
     std::vector<const GpuSample*> of(const std::string& kind, const std::string& call = "") const {
-        std::vector<const GpuSample*> found;
-        for (const auto& sample : all_.samples)
-            if (sample.kind == kind && (call.empty() || sample.call == call)) found.push_back(&sample);
+        auto found = all_.of(kind, call);
         require(!found.empty(), "the samples hold no {} {}", kind, call);
         return found;
     }
@@ -91,7 +88,7 @@ private:
     /// Fits all prices of a pass's kernel at once: to attends in short runs, to launches that never rest, and to whole
     /// passes, whose attends find other data in caches than single ones do.
     void fit_pass(Pass pass) {
-        auto& cost = this->cost(pass);
+        auto& cost = cost_of(machine(), pass);
         cost.flops = 0;
         for (const auto& attend : attends(pass))
             if (attend.plan->layout().ranks() == 1) cost.flops = std::max(cost.flops, flops_of(attend, pass));

@@ -72,10 +72,10 @@ Messages messages_over(const std::vector<ExecutedPass>& passes, const std::strin
 /// Messages beside attends, for samples in which no others were timed.
 Messages messages_beside_attends(const GpuSamples& samples, const std::string& transport) {
     Messages found;
-    for (const auto& sample : samples.samples) {
-        if (sample.kind != "message" || sample.transport != transport) continue;
-        found.bytes.push_back(static_cast<double>(sample.bytes));
-        found.seconds.push_back(sample.seconds);
+    for (const auto* sample : samples.of("message")) {
+        if (sample->transport != transport) continue;
+        found.bytes.push_back(static_cast<double>(sample->bytes));
+        found.seconds.push_back(sample->seconds);
     }
     return found;
 }
@@ -125,9 +125,7 @@ void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
     auto& link = fitted.machine.inside_host;
     constexpr double alike = 1.2;
     double last_bytes = 0;
-    std::vector<const GpuSample*> hidden;
-    for (const auto& sample : samples.samples)
-        if (sample.kind == "hidden") hidden.push_back(&sample);
+    auto hidden = samples.of("hidden");
     std::ranges::sort(hidden, {}, &GpuSample::bytes);
     for (const auto* sample : hidden) {
         const auto bytes = static_cast<double>(sample->bytes);

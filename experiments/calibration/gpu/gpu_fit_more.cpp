@@ -18,15 +18,6 @@ namespace {
 using layouts::OpKind;
 using layouts::Pass;
 
-constexpr Pass both_passes[] = {Pass::forward, Pass::backward};
-
-std::vector<const GpuSample*> samples_of(const GpuSamples& all, const std::string& kind, const std::string& call = "") {
-    std::vector<const GpuSample*> found;
-    for (const auto& sample : all.samples)
-        if (sample.kind == kind && (call.empty() || sample.call == call)) found.push_back(&sample);
-    return found;
-}
-
 double mean_of(const std::vector<double>& values) {
     double sum = 0;
     for (const auto value : values) sum += value;
@@ -44,7 +35,7 @@ layouts::Op first_attend(const layouts::Schedule& schedule) {
 
 void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
     auto& powers = fitted.machine.power_of_gpus;
-    const auto sustained = samples_of(samples, "sustained");
+    const auto sustained = samples.of("sustained");
     double least = 1, most = 1;
     for (int gpu = 1; gpu < samples.gpus; ++gpu) {
         std::vector<double> ratios;
@@ -68,9 +59,9 @@ void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
 void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {
     auto& m = fitted.machine;
     std::int64_t largest = 0;
-    for (const auto* sample : samples_of(samples, "rotation")) largest = std::max(largest, sample->tokens_per_rank);
+    for (const auto* sample : samples.of("rotation")) largest = std::max(largest, sample->tokens_per_rank);
     for (const auto pass : both_passes)
-        for (const auto* sample : samples_of(samples, "rotation", to_string(pass))) {
+        for (const auto* sample : samples.of("rotation", to_string(pass))) {
             if (sample->tokens_per_rank < largest) continue;
             const auto plan = plan_of(*sample, samples);
             const auto& schedule = *plan->schedule(pass);
@@ -86,7 +77,7 @@ void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {
 /// rates, and which of the two limits each attend, are found in turns.
 void fit_split_kv(FittedMachine& fitted, const GpuSamples& samples) {
     auto& split = fitted.machine.split_kv;
-    const auto timed = samples_of(samples, "few_rows");
+    const auto timed = samples.of("few_rows");
     if (split.rows == 0 || timed.size() < 3) return;
     constexpr double first_guess = 3e12, of_a_block = 60e9, endless = std::numeric_limits<double>::infinity();
     split.bytes_per_second = first_guess;
@@ -140,13 +131,13 @@ void fit_split_kv(FittedMachine& fitted, const GpuSamples& samples) {
 
 void fit_dropout(FittedMachine& fitted, const GpuSamples& samples) {
     for (const auto pass : both_passes) {
-        auto& cost = pass == Pass::forward ? fitted.machine.forward : fitted.machine.backward;
+        auto& cost = cost_of(fitted.machine, pass);
         std::vector<double> found;
-        for (const auto* sample : samples_of(samples, "dropout", to_string(pass))) {
+        for (const auto* sample : samples.of("dropout", to_string(pass))) {
             const auto plan = plan_of(*sample, samples);
             const auto seconds_with = [&](double tile) {
                 auto machine = fitted.machine;
-                (pass == Pass::forward ? machine.forward : machine.backward).dropout_tile_seconds = tile;
+                cost_of(machine, pass).dropout_tile_seconds = tile;
                 return predicted_seconds({plan, 0, 0, {}}, pass, machine);
             };
             constexpr double tile = 1e-5;
@@ -162,7 +153,7 @@ void fit_dropout(FittedMachine& fitted, const GpuSamples& samples) {
 }
 
 void fit_products(FittedMachine& fitted, const GpuSamples& samples) {
-    for (const auto* sample : samples_of(samples, "product")) {
+    for (const auto* sample : samples.of("product")) {
         fitted.machine.matrix_product_flops = sample->seconds;
         fitted.sources["matrix_product"] = "measured: products of 8192 x 8192 matrices without rests";
     }

@@ -18,7 +18,6 @@ using layouts::Pass;
 using sim::AttentionCost;
 using sim::AttentionKernel;
 
-constexpr Pass passes_of_kernels[] = {Pass::forward, Pass::backward};
 constexpr const char* never_rests = "kernel_without_rests";
 
 GpuSample first_of(const AttentionKernel& kernel, const std::string& kind) {
@@ -43,10 +42,6 @@ std::vector<GpuSample> with_calls(const GpuSample& one, std::initializer_list<co
         all.back().call = call;
     }
     return all;
-}
-
-AttentionCost& cost_of_kernel(AttentionKernel& kernel, Pass pass) {
-    return pass == Pass::forward ? kernel.forward : kernel.backward;
 }
 
 /// The prices of `base`, with the dims, work tiles and clusters of `own`.
@@ -134,8 +129,8 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples) {
     for (auto& kernel : machine.kernels) {
         const auto section = "kernels." + kernel.name;
         fitted.sources[section] = "fitted to attends of one GPU in short runs, as those of the kernel above";
-        for (const auto pass : passes_of_kernels) {
-            auto& cost = cost_of_kernel(kernel, pass);
+        for (const auto pass : both_passes) {
+            auto& cost = cost_of(kernel, pass);
             cost = with_own(machine.attention(pass), cost);
             std::vector<TimedAttend> attends;
             std::vector<Timing> without_rests;
@@ -180,8 +175,8 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples) {
         for (const auto& plain : machine.kernels)
             if (plain.scores == sim::Scores::plain && plain.forward.head_dim == kernel.forward.head_dim &&
                 plain.forward.value_dim == kernel.forward.value_dim)
-                for (const auto pass : passes_of_kernels)
-                    cost_of_kernel(kernel, pass).power_flops = plain.attention(pass).power_flops;
+                for (const auto pass : both_passes)
+                    cost_of(kernel, pass).power_flops = plain.attention(pass).power_flops;
     }
 }
 

@@ -14,8 +14,6 @@
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Pass;
-
 /// An attend of a rank's rows to a block of keys, with the shapes that it has in a ring. It is timed alone; no ring is
 /// timed.
 struct Spot {
@@ -215,8 +213,8 @@ private:
     void time_rotations(std::int64_t tokens) {
         auto one = sample({"full", "contiguous", 1, 0, 0, tokens}, "rotation", "", {});
         const auto both = probe_.rotations(*plan_of(one, all_));
-        for (const auto pass : {Pass::forward, Pass::backward}) {
-            const auto& timed = both.at(pass == Pass::forward ? 0 : 1);
+        for (const auto pass : both_passes) {
+            const auto& timed = both.at(static_cast<std::size_t>(pass));
             one.call = to_string(pass);
             one.seconds = timed.median;
             one.spread = timed.spread;
@@ -248,9 +246,9 @@ private:
         auto one = sample({mask, "contiguous", 1, 0, 0, tokens}, "dropout", "", {});
         const auto whole = plan_of(one, all_);
         const auto both = probe_.passes(*whole, "loopback");
-        for (const auto pass : {Pass::forward, Pass::backward}) {
+        for (const auto pass : both_passes) {
             one.call = to_string(pass);
-            add_attend(one, *whole->schedule(pass), both.at(pass == Pass::forward ? 0 : 1));
+            add_attend(one, *whole->schedule(pass), both.at(static_cast<std::size_t>(pass)));
         }
     }
 
@@ -286,8 +284,8 @@ private:
     void time_passes(const Spot& spot, const std::string& algorithm, const std::string& transport) {
         const auto whole = plan(spot, algorithm);
         const auto both = probe_.passes(*whole, transport);
-        for (const auto pass : {Pass::forward, Pass::backward}) {
-            const auto& timed = both.at(pass == Pass::forward ? 0 : 1);
+        for (const auto pass : both_passes) {
+            const auto& timed = both.at(static_cast<std::size_t>(pass));
             const auto add = [&](const char* kind, const Timed& seconds) -> GpuSample& {
                 auto& one = all_.samples.emplace_back(sample(spot, kind, to_string(pass), seconds));
                 one.algorithm = algorithm;

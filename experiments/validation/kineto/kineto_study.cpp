@@ -91,7 +91,7 @@ Predicted predicted(const Plan& plan, const MeasuredRanks& measured, const sim::
     options.trace = true;
     layouts::Timeline both;
     Picoseconds end = 0;
-    for (const auto pass : {Pass::forward, Pass::backward}) {
+    for (const auto pass : both_passes) {
         if (!has_pass(measured, pass)) continue;
         const auto prediction = sim::simulate(*plan.schedule(pass), machine, options);
         both = behind(std::move(both), prediction.timeline, end);

@@ -39,7 +39,7 @@ PassCosts predicted_costs(const PublishedTable& table, const PublishedTable::Sys
                           const sim::Machine& machine, int ranks, std::int64_t tokens) {
     const auto config = with_shape(table.shape, {});
     PassCosts costs;
-    for (const auto pass : {Pass::forward, Pass::backward}) {
+    for (const auto pass : both_passes) {
         // One GPU alone has nothing to merge.
         const auto* policy = ranks > 1 && pass == Pass::forward ? "partials" : "carry";
         const Case which{"", table.mask, system.layout, "ring", policy, ranks, tokens * ranks};

@@ -13,8 +13,9 @@ import collections
 import os
 import pathlib
 import re
-import subprocess
 import sys
+
+from links_test import files_of
 
 LAYERS = {
     "layouts": set(),
@@ -27,7 +28,6 @@ LAYERS = {
 }
 TOP = {".ci", ".github", "cmake", "docs", "experiments", "gpu", "layouts", "notebooks", "processes", "python",
        "reference", "sim", "tests"}
-NOT_IN_THE_TREE = {".git", "build", "out", "__pycache__"}
 MOST_FILES = 14
 # One file for each mask, layout, schedule or mask oracle.
 FAMILIES = re.compile(r"(mask|layout|schedule|oracle)_\w+\.cpp")
@@ -35,19 +35,6 @@ SOURCES = (".hpp", ".h", ".cpp", ".cu", ".cuh")
 MAP = "CONTRIBUTING.md"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.M)
 ROW = re.compile(r"^\| `([\w./-]+)/` \|([^|]*)\|", re.M)
-
-
-def files_of(root):
-    """Files that Git knows or would take; without Git all but what builds leave behind."""
-    command = ["git", "-C", root, "ls-files", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, text=True, capture_output=True)
-    if listed.returncode == 0 and listed.stdout:
-        return sorted({f for f in listed.stdout.splitlines() if (root / f).is_file()})
-    found = []
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if name not in NOT_IN_THE_TREE]
-        found += [(pathlib.Path(folder) / name).relative_to(root).as_posix() for name in names]
-    return sorted(found)
 
 
 def includes(root, files):
@@ -106,7 +93,7 @@ def circles_at_every_depth(pairs):
 
 
 def wrong(root):
-    files = files_of(root)
+    files = sorted(files_of(root))
     folder_of = os.path.dirname
 
     product = [(a, b) for a, b in includes(root, files) if not a.startswith("tests/")]

@@ -10,7 +10,6 @@ GPU, by layout and machine, with the two guesses that need no simulator."""
 # %%
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 import figures
 
@@ -88,9 +87,8 @@ def draw(cases, machines):
                              va="top")
         for axis in column:
             axis.grid(axis="y")
-            axis.set_xscale("log", base=2)
+            figures.scale_by_tokens(axis)
             axis.set_xticks(sorted({tokens_per_rank(run) for run in cases}))
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
             axis.minorticks_off()
         column[-1].set_xlabel("tokens per GPU")
     figures.start_at_zero(axes)

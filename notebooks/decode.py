@@ -8,9 +8,7 @@ the length of what they look back on, by schedule, measured (records of decode) 
 # together; pass-q lets the row visit one rank after another; ring and all-gather move the cache to the row.
 
 # %%
-import h5py
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 import figures
 
@@ -21,12 +19,6 @@ MARKERS = {"merge": "o", "merge:tree": "v", "pass-q": "s", "ring": "^", "all-gat
 
 
 # %%
-def read(path):
-    with h5py.File(path) as file:
-        kind = file.attrs.get("experiment")
-    return figures.read_runs([path], kind if kind in ("decode", "predict") else "decode")
-
-
 def panels_of(runs):
     """(title, runs, machine or nothing) for each layout, ring size and machine."""
     for label, cases in runs.groups("layout", "ranks", "queries"):
@@ -47,15 +39,14 @@ def draw(axis, title, cases, machine):
         if "measured/forward/seconds" in line[0]:
             axis.plot(tokens, [1e3 * run["seconds_measured_forward"] for run in line], MARKERS.get(schedule, "x"),
                       color=color, mfc="none")
-    axis.set_xscale("log", base=2)
+    figures.scale_by_tokens(axis)
     axis.set_yscale("log")
     axis.grid(True)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 2**20:g}Mi" if t >= 2**20 else f"{t / 1024:g}Ki"))
     axis.set_xlabel("tokens in the cache")
 
 
 # %%
-panels = [panel for path in arguments.records for panel in panels_of(read(path))]
+panels = [panel for path in arguments.records for panel in panels_of(figures.read_runs([path], "decode", "predict"))]
 figure, axes = figures.panels(1, len(panels), 2.6)
 for axis, panel in zip(axes.flat, panels):
     draw(axis, *panel)

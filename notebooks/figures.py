@@ -19,7 +19,7 @@ IN_NOTEBOOK = "ipykernel" in sys.modules
 if not IN_NOTEBOOK:
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
 SCHEMAS = 2, 3
 NOTEBOOKS = Path(__file__).resolve().parent
@@ -207,12 +207,12 @@ def arguments(description, record, *kept):
     return given
 
 
-def read_runs(records, experiment):
-    """All runs of the records, which must be of this experiment; ends the script with one line if they are not."""
+def read_runs(records, *experiments):
+    """All runs of the records. Each record must be of one of these experiments; otherwise the script ends with one line."""
     runs = Runs()
     for path in records:
         if not path.is_file():
-            stop(f"there is no record {path}; make it with {experiment} --output {path}")
+            stop(f"there is no record {path}; make it with {experiments[0]} --output {path}")
         try:
             file = h5py.File(path, "r")
         except OSError as error:
@@ -222,11 +222,11 @@ def read_runs(records, experiment):
             stop(f"{path} is not a record of Ringlab")
         if file.attrs["ringlab_schema"] not in SCHEMAS:
             stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads up to {SCHEMAS[-1]}")
-        if found != experiment:
-            stop(f"{path} is a record of {found}; this script draws records of {experiment}")
+        if found not in experiments:
+            stop(f"{path} is a record of {found}; this script draws records of {' and '.join(experiments)}")
         runs += runs_of(file, path)
     if not runs:
-        stop(f"{records[0]} holds no finished run")
+        stop(f"{records[0]} holds no finished run" if records else f"no record of {experiments[0]} is given")
     return runs
 
 
@@ -264,6 +264,13 @@ def start_at_zero(axes):
     """Lets the y axes of all panels begin at 0, once everything is drawn."""
     for axis in axes.flat:
         axis.set_ylim(bottom=0)
+
+
+def scale_by_tokens(axis):
+    """A logarithmic x axis of tokens, with 512, 8Ki or 1Mi at its ticks."""
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(FuncFormatter(
+        lambda t, _: f"{t / 2**20:g}Mi" if t >= 2**20 else f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
 
 
 def count_ticks(axis, count):

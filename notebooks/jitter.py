@@ -9,7 +9,6 @@ one panel for each record of predict that was disturbed in another way."""
 # %%
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 import figures
 
@@ -73,9 +72,8 @@ def draw(cases, machine):
                 f"{count} tokens {m:.3f} (95th {h:.3f})" for count, m, h in zip(tokens, middle, high)))
         axis.axhline(1, color=figures.GREY, lw=0.6)
         axis.grid(axis="y")
-        axis.set_xscale("log", base=2)
+        figures.scale_by_tokens(axis)
         axis.set_xticks(sorted({run["tokens"] // run["ranks"] for run in found}))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
         axis.minorticks_off()
         axis.set_xlabel("tokens per GPU")
     axes[0].set_ylabel("time over undisturbed")

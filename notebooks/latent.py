@@ -10,10 +10,8 @@ that are expanded at home and travel: traffic, memory and time by tokens, from r
 # holds measurements.
 
 # %%
-import h5py
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 import figures
 
@@ -26,12 +24,6 @@ AT_HOME = "expanded:"
 
 
 # %%
-def read(path):
-    with h5py.File(path) as file:
-        kind = file.attrs.get("experiment")
-    return figures.read_runs([path], kind if kind in ("predict", "compare_layouts") else "predict")
-
-
 def both(run, column):
     return sum(run[column.format(which)] for which in figures.PASSES)
 
@@ -65,10 +57,9 @@ def draw(axis, cases, value, marks=False, style=None):
 
 
 def finish(axis, title, unit):
-    axis.set_xscale("log", base=2)
+    figures.scale_by_tokens(axis)
     axis.set_yscale("log")
     axis.grid(True)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
     axis.minorticks_off()
     axis.set_xlabel("tokens per rank")
     axis.set_title(title)
@@ -77,7 +68,7 @@ def finish(axis, title, unit):
 
 # %%
 for path in arguments.records:
-    for label, cases in read(path).groups("layout", "mask", "ranks", "latent"):
+    for label, cases in figures.read_runs([path], "predict", "compare_layouts").groups("layout", "mask", "ranks", "latent"):
         run = cases[0]
         machines = run.machines()
         figure, axes = figures.panels(1, 2 + len(machines), 2.5)

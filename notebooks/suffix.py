@@ -8,9 +8,7 @@ whole sequence in the ring: time of both passes by length, from records of predi
 # pass by, pass-q and merge let the rows travel. Marks are measured, where the record holds measurements.
 
 # %%
-import h5py
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 import figures
 
@@ -21,12 +19,6 @@ MARKERS = {"merge": "o", "merge:tree": "v", "pass-q": "s", "ring": "^", "all-gat
 
 
 # %%
-def read(path):
-    with h5py.File(path) as file:
-        kind = file.attrs.get("experiment")
-    return figures.read_runs([path], kind if kind in ("predict", "compare_layouts") else "predict")
-
-
 def draw(axis, cases, which):
     """Lines of what is predicted on the first machine, marks of what was measured."""
     machine = (cases[0].machines() or [None])[0]
@@ -40,17 +32,16 @@ def draw(axis, cases, which):
         if f"measured/{which}/seconds" in line[0]:
             axis.plot(tokens, [1e3 * run[f"seconds_measured_{which}"] for run in line], MARKERS.get(schedule, "x"),
                       color=color, mfc=color if whole else "none")
-    axis.set_xscale("log", base=2)
+    figures.scale_by_tokens(axis)
     axis.set_yscale("log")
     axis.grid(True)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 2**20:g}Mi" if t >= 2**20 else f"{t / 1024:g}Ki"))
     axis.minorticks_off()
     axis.set_xlabel("tokens, suffix included")
 
 
 # %%
 for path in arguments.records:
-    for label, cases in read(path).groups("layout", "ranks"):
+    for label, cases in figures.read_runs([path], "predict", "compare_layouts").groups("layout", "ranks"):
         run = min(cases, key=lambda run: run["queries"])
         figure, axes = figures.panels(1, 2, 2.5)
         for axis, which in zip(axes.flat, figures.PASSES):

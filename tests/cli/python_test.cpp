@@ -77,6 +77,25 @@ BOOST_AUTO_TEST_CASE(a_record_is_read_as_the_readme_says) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(scripts_of_figures_say_in_one_line_which_record_they_lack) {
+    const std::string modules = "numpy, h5py, matplotlib", python = python_with(modules);
+    if (python.empty()) {
+        BOOST_TEST_MESSAGE("skipped: no Python has " << modules);
+        return;
+    }
+    const Folder folder;
+    const auto check = [&](const std::string& script, const std::string& record, const std::string& line) {
+        const auto drawn = run(folder, python, {RINGLAB_SOURCE_DIR "/notebooks/" + script, record});
+        BOOST_TEST(drawn.status == 1, script);
+        BOOST_TEST(drawn.err == script + ": " + line + "\n");
+    };
+    for (const auto& [script, experiment] :
+         {std::pair{"balance", "compare_layouts"}, {"decode", "decode"}, {"latent", "predict"}, {"suffix", "predict"}})
+        check(std::string(script) + ".py", "none.h5",
+              std::string("there is no record none.h5; make it with ") + experiment + " --output none.h5");
+    check("ring_peers.py", "none.h5", "no record of peers is given");
+}
+
 BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_those_of_pytorch,
                      *boost::unit_test::precondition(has_torch)) {
     const Folder folder;

@@ -57,13 +57,13 @@ constexpr const char* path_of_late_peers = "predicted/late_peers_time";
 }  // namespace
 
 const char* const cause_definitions =
-    "Where the time goes, in % of it. The pass was predicted again without each cause, which has what that saves:\n"
+    "Where the time goes: by how many % the pass gets shorter if it is predicted again without one cause:\n"
     "  attends        attention kernels\n"
     "  begin and end  what a pass does on the GPU before its first and behind its last kernel\n"
     "  issue          the host, which issues operations\n"
     "  links          messages\n"
     "  memory         merges, sums, copies; kernels and messages that wait because they share the memory's bandwidth\n"
-    "  shared         the rest: causes side by side, none of which saves it alone; below 0: any of several saves it\n"
+    "  shared         the rest: several causes at a time, of which no single one saves it; below 0: each of them does\n"
     "These add up to 100 %. Within them:\n"
     "  tail           attends of the rank that ends last beyond their tiles spread evenly over all SMs: launches, SMs\n"
     "                 that have run out of tiles\n"

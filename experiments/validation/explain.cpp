@@ -258,9 +258,9 @@ std::string explain(Record& explained, const std::vector<ScoredRecord>& records,
     for (const auto& ring : all)
         for (const auto& pass : ring.passes) without += pass ? 0 : 1;
     return fmt::format(
-        "{}\n{}\nIn % of the measured time. error: predicted less measured. Others: what the predicted time gains if "
-        "what was\nmeasured replaces the model's; together with the rest they are measured less predicted. owner: the "
-        "largest of all.\nBy length: mean without sign (with sign), and of how many passes it is the owner.\n"
+        "{}\n{}\nIn % of the measured time. error: predicted minus measured. Other columns: by how much the predicted time "
+        "grows if\nmeasured times replace the model's; their sum, with the rest, is measured minus predicted. owner: the "
+        "largest of them.\nBy length: mean without sign (with sign), and of how many passes it is the owner.\n"
         "{} passes have no measured spans and are not explained.\n",
         records.size() == 1 ? ring_table(all) : "", sum_table(all), without);
 }

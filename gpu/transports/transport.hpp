@@ -163,7 +163,7 @@ constexpr int overlapped_message_thread_blocks = 4;
 
 /// FLOP of an attend per byte of a message that it overlaps: 700 TFLOP/s, the most that attends reach, during a
 /// transfer at 40 GB/s. That is the rate of so few thread blocks beside attends: 33 to 42 GB/s on four H100
-/// (gpu/README.md).
+/// (gpu/measurements.md).
 constexpr double overlapping_flop_per_byte = 17500;
 
 /// Whether the attend that runs while a message travels takes longer than the message would at a tenth of the rate of a

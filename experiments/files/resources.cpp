@@ -1,5 +1,6 @@
 #include "experiments/files/resources.hpp"
 
+#include "layouts/basics/require.hpp"
 #include "layouts/basics/typed_names.hpp"
 
 #include <fmt/ranges.h>

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -30,7 +31,8 @@ std::string json_text(const std::string& text) {
 
 std::string microseconds(Picoseconds time) {
     constexpr Picoseconds per_microsecond = 1000000;
-    return fmt::format("{}.{:06}", time / per_microsecond, time % per_microsecond);
+    const auto size = std::abs(time);  // measured times may be negative
+    return fmt::format("{}{}.{:06}", time < 0 ? "-" : "", size / per_microsecond, size % per_microsecond);
 }
 
 class Writer {

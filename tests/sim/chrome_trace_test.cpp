@@ -74,11 +74,13 @@ BOOST_AUTO_TEST_CASE(every_span_is_a_slice_and_every_hop_an_arrow_without_overla
 BOOST_AUTO_TEST_CASE(times_are_microseconds_to_the_picosecond) {
     ringlab::layouts::Timeline timeline{1, {}};
     timeline.spans.push_back({.posted = 1000000, .begin = 1234567, .end = 5000001});
+    timeline.spans.push_back({.posted = -1500000, .begin = -1500000, .end = -1});
     std::ostringstream out;
     const TraceGroup group{"measured", &timeline, {}};
     write_chrome_trace(out, {&group, 1});
     BOOST_TEST(out.str().find("\"ts\":1.234567,\"dur\":3.765434") != std::string::npos, out.str());
     BOOST_TEST(out.str().find("\"ts\":1.000000,\"dur\":0.234567") != std::string::npos, out.str());  // waiting
+    BOOST_TEST(out.str().find("\"ts\":-1.500000,\"dur\":1.499999") != std::string::npos, out.str());
 }
 
 BOOST_AUTO_TEST_CASE(groups_are_processes_of_their_own_and_names_are_escaped) {

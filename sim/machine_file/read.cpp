@@ -17,14 +17,6 @@ namespace {
 
 constexpr double mebi = 1024.0 * 1024.0;
 
-/// Replaces control characters by blanks, because a message must be one line.
-std::string one_line(std::string_view text) {
-    std::string line(text);
-    for (auto& c : line)
-        if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
-    return line;
-}
-
 /// Reads figures out of a parsed file one by one. Remembers which keys were asked for, so that others can be refused.
 class Reader {
 public:
@@ -198,7 +190,7 @@ private:
     [[noreturn]] void fail_at(const toml::node& node, fmt::format_string<Args...> message, Args&&... args) const {
         const auto& source = node.source();  // where two files are combined, the one that the node is from
         fail("{}:{}: {}", source.path ? *source.path : file_, source.begin.line,
-             one_line(fmt::format(message, std::forward<Args>(args)...)));
+             fmt::format(message, std::forward<Args>(args)...));
     }
 
     static bool is_retired(std::string_view key) {
@@ -316,7 +308,7 @@ toml::table parsed(std::string_view text, const std::string& file) {
         update_old_names(root);
         return root;
     } catch (const toml::parse_error& error) {
-        fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, one_line(error.description()));
+        fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, error.description());
     }
 }
 
@@ -343,7 +335,7 @@ void replace(toml::table& table, toml::table&& others) {
 }  // namespace
 
 Machine parse_machine(std::string_view text, std::string_view name) {
-    const auto file = one_line(name);
+    const std::string file(name);
     return machine_from(parsed(text, file), file, std::string(text));
 }
 
@@ -354,9 +346,9 @@ Machine load_machine(const std::filesystem::path& file) {
 Machine load_machine(const std::filesystem::path& file, const std::filesystem::path& implementation) {
     const auto text = layouts::read_text(file, "machine file"),
                other_text = layouts::read_text(implementation, "implementation");
-    auto root = parsed(text, one_line(file.string()));
-    replace(root, parsed(other_text, one_line(implementation.string())));
-    return machine_from(std::move(root), one_line(implementation.string()), text + "\n" + other_text);
+    auto root = parsed(text, file.string());
+    replace(root, parsed(other_text, implementation.string()));
+    return machine_from(std::move(root), implementation.string(), text + "\n" + other_text);
 }
 
 }  // namespace ringlab::sim

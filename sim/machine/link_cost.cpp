@@ -4,18 +4,21 @@
 
 namespace ringlab::sim {
 
-double LinkCost::channels_for(double bytes) const {
-    const auto message = bytes / messages_per_block;
-    for (const auto& some : channels)
-        if (message <= some.up_to_bytes) return some.value;
-    return channels.empty() ? 1 : channels.back().value;
+namespace {
+
+double value_for(double bytes, const std::vector<LinkCost::BySize>& classes, double without_any) {
+    for (const auto& some : classes)
+        if (bytes <= some.up_to_bytes) return some.value;
+    return classes.empty() ? without_any : classes.back().value;
 }
+
+}  // namespace
+
+double LinkCost::channels_for(double bytes) const { return value_for(bytes / messages_per_block, channels, 1); }
 
 double LinkCost::hidden_rate(double bytes) const {
     constexpr double giga = 1e9;
-    for (const auto& some : hidden.rates)
-        if (bytes <= some.up_to_bytes) return some.value * giga;
-    return hidden.rates.empty() ? std::numeric_limits<double>::infinity() : hidden.rates.back().value * giga;
+    return value_for(bytes, hidden.rates, std::numeric_limits<double>::infinity()) * giga;
 }
 
 double LinkCost::rate(double bytes, double slow_link_factor) const {

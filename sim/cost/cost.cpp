@@ -18,6 +18,8 @@ using layouts::Pass;
 
 namespace {
 
+constexpr double fraction_of_add = 2.0 / 3;  // an add reads two numbers for each that these launches write, they one
+
 Picoseconds ticks(double seconds) { return layouts::checked_picoseconds(seconds); }
 
 Picoseconds stretched(Picoseconds time, double factor) {
@@ -42,9 +44,12 @@ double rotation_seconds(const Schedule& schedule, const Machine& machine, std::i
     const auto calibrated =
         schedule.options().pass == Pass::forward ? machine.rotate_memory_ratio : machine.rotate_back_memory_ratio;
     constexpr int launches = 2;
-    constexpr double fraction_of_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
     const auto ratio = calibrated > 0 ? calibrated : fraction_of_add * machine.add_memory_ratio;
     return launches * machine.accumulate_launch_seconds + ratio * bytes / machine.memory_bytes_per_second;
+}
+
+std::shared_ptr<TileModel> make_tiles(const Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
 }
 
 CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
@@ -66,11 +71,9 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
       issue_fetch_(by_copy_engine_ ? issue_transfer_ : 2 * issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
-      tiles_(std::move(tiles)) {
-    if (options.compute == ComputeModel::tiles) {
-        if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);
-        prices_fused_launches_ = prices_fused_launches() && !is_free(Cause::attends);
-    }
+      tiles_(tiles ? std::move(tiles) : make_tiles(schedule, machine, options)),
+      prices_fused_launches_(options.compute == ComputeModel::tiles && prices_fused_launches() &&
+                             !is_free(Cause::attends)) {
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
     for (const auto start : options.start)
@@ -94,8 +97,7 @@ double CostModel::next_fused_seconds(int rank) {
 }
 
 bool CostModel::waits_inside_kernel() const {
-    return prices_fused_launches_ && options_.compute == ComputeModel::tiles && !splits_fused_launches() &&
-           schedule_.options().pass == Pass::backward;
+    return prices_fused_launches_ && !splits_fused_launches() && schedule_.options().pass == Pass::backward;
 }
 
 KeyLaunches CostModel::key_launches(int rank) const {
@@ -118,7 +120,7 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     const bool by_tiles = options_.compute == ComputeModel::tiles;
     if (by_tiles && uses_split_kv(schedule_, op, machine_))
         return split_kv_seconds(schedule_, op, machine_) - (is_one_launch_ ? machine_.split_kv.launch_seconds : 0);
-    if (prices_fused_launches_ && by_tiles) return next_fused_seconds(rank);
+    if (prices_fused_launches_) return next_fused_seconds(rank);
     double seconds = op.fused ? 0 : attention_.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
         // K and V have to be read whatever is computed. For few rows and a long cache that takes longest.
@@ -242,7 +244,6 @@ Picoseconds CostModel::begin_of_pass(int rank) const {
 double CostModel::sink_seconds(std::int64_t rows) const {
     const auto& p = schedule_.problem();
     if (p.sinks.empty() || schedule_.options().pass == Pass::backward) return 0;
-    constexpr double fraction_of_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
     const auto bytes = p.batch * rows * p.query_heads * p.value_dim * bytes_of(schedule_.accumulator());
     return machine_.accumulate_launch_seconds +
            fraction_of_add * machine_.add_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second;

@@ -38,13 +38,16 @@ double rotation_seconds(const Schedule& schedule, const Machine& machine, std::i
 
 class KeyLaunches;
 
+/// Tile times for several models and plays of one schedule on one machine; null with ComputeModel::rate, which needs
+/// none.
+std::shared_ptr<TileModel> make_tiles(const Schedule& schedule, const Machine& machine, const SimOptions& options);
+
 /// Price of every operation on a machine: its duration when it shares nothing.
 class CostModel {
 public:
     /// `schedule`, `machine` and `options` must outlive the model. `clocks` are by rank, relative to the calibration;
-    /// empty means 1. `tiles` may be shared with other models of the same schedule and machine; it is used only with
-    /// ComputeModel::tiles and made here if it is null. Throws Error if ranks cannot be placed on the machine's GPUs,
-    /// or if an option is out of range.
+    /// empty means 1. `tiles` are those of make_tiles(), made here if they are null. Throws Error if ranks cannot be
+    /// placed on the machine's GPUs, or if an option is out of range.
     CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
               std::vector<double> clocks = {}, std::shared_ptr<TileModel> tiles = nullptr);
 
@@ -156,7 +159,7 @@ private:
     std::vector<bool> arrival_order_matters_;  // by lane
     Picoseconds issue_transfer_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
-    bool prices_fused_launches_ = false;  // fused launches are priced by tiles
+    bool prices_fused_launches_;  // by tiles
     struct FusedPrices {
         std::vector<double> times;
         std::size_t next = 0;

@@ -12,11 +12,6 @@
 namespace ringlab::sim {
 namespace {
 
-std::shared_ptr<TileModel> tiles_of(const layouts::Schedule& schedule, const Machine& machine,
-                                    const SimOptions& options) {
-    return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
-}
-
 /// Plays one or more rings at the given clocks, by rank (empty: that of the calibration). Folds ranks if possible. If
 /// folded ranks turn out to differ, it plays all ranks, this time and from then on.
 class Player {
@@ -47,8 +42,10 @@ private:
     std::shared_ptr<TileModel> tiles_;
 };
 
-Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
-                  const std::shared_ptr<TileModel>& tiles) {
+}  // namespace
+
+Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+                    const std::shared_ptr<TileModel>& tiles) {
     require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
             "{} rings of {} ranks; there must be at least one ring, and at most 2^22 ranks in all", options.replicas,
             schedule.ranks());
@@ -78,15 +75,8 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
     return prediction;
 }
 
-}  // namespace
-
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
-    return played(schedule, machine, options, tiles_of(schedule, machine, options));
-}
-
-Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
-                    const std::shared_ptr<TileModel>& tiles) {
-    return played(schedule, machine, options, tiles);
+    return simulate(schedule, machine, options, make_tiles(schedule, machine, options));
 }
 
 std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
@@ -95,12 +85,12 @@ std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, 
     // Each thread computes tile times once, for its share of the repeats.
     const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repeats)));
     for_each_in_parallel(shares, threads, [&](std::size_t share) {
-        const auto tiles = tiles_of(schedule, machine, options);
+        const auto tiles = make_tiles(schedule, machine, options);
         auto disturbed = options;
         disturbed.trace = false;
         for (auto i = share; i < makespans.size(); i += shares) {
             disturbed.jitter.repeat = static_cast<int>(i);
-            makespans[i] = played(schedule, machine, disturbed, tiles).makespan;
+            makespans[i] = simulate(schedule, machine, disturbed, tiles).makespan;
         }
     });
     return makespans;

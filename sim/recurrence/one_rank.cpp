@@ -155,8 +155,7 @@ private:
 }  // namespace
 
 OneRank play_one_rank(const Schedule& schedule, const Machine& machine, const SimOptions& options, int rank) {
-    const auto tiles =
-        options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
+    const auto tiles = make_tiles(schedule, machine, options);
     OneRank found;
     double found_at = 0;
     const auto play = [&](double clock) {

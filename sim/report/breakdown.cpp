@@ -57,8 +57,7 @@ Breakdown& Breakdown::operator+=(const Breakdown& other) {
 
 Breakdown break_down(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                      const Prediction& played) {
-    const auto tiles =
-        options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
+    const auto tiles = make_tiles(schedule, machine, options);
     auto other = options;
     other.trace = false;
     Breakdown found{.pass = played.makespan};

@@ -71,7 +71,7 @@ Replay::Replay(const Schedule& schedule, const Machine& machine, const SimOption
     : schedule_(schedule),
       machine_(machine),
       options_(options),
-      tiles_(options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr),
+      tiles_(make_tiles(schedule, machine, options)),
       program_(layouts::resolve(schedule)) {
     options_.fold = false;
     std::size_t count = 0;

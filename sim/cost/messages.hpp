@@ -13,10 +13,9 @@ namespace ringlab::sim {
 
 /// What a message's cost depends on besides its bytes.
 struct Message {
-    std::int64_t pieces = 1;  ///< separate pieces of memory that it comes from, or goes to
-    bool is_split_by_heads =
-        false;               ///< it is cut by heads into pieces of equal size; else one piece is nearly all of it
-    bool is_hidden = false;  ///< the attend beside it is long enough to hide it, see LinkCost::HiddenMessages
+    std::int64_t pieces = 1;         ///< separate pieces of memory that it comes from, or goes to
+    bool is_split_by_heads = false;  ///< into pieces of equal size; else one piece is nearly all of it
+    bool is_hidden = false;          ///< the attend beside it is long enough to hide it, see LinkCost::HiddenMessages
     friend bool operator==(const Message&, const Message&) = default;
 };
 

@@ -35,7 +35,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto clock = sustained_clock(cost, machine, forward ? p.forward_flop_per_pair() : p.backward_flop_per_pair());
     const auto slower = tile_time_factor(machine, pass, p) / clock;
     const auto full = cost.full_tile_seconds * slower, partial = cost.partial_tile_seconds * slower;
-    const auto item = cost.work_tile_seconds / clock, resume = cost.resume_seconds / clock;
+    const auto work_tile = cost.work_tile_seconds / clock, resume = cost.resume_seconds / clock;
     const auto rows = static_cast<double>(cost.tile_rows), keys = static_cast<double>(cost.tile_keys);
     // Factors from the time of one head on one SM to the time of all heads on the device.
     const auto of_heads = heads / machine.sms, of_kv_heads = kv_heads / machine.sms;
@@ -48,19 +48,19 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto hidden = (rows + keys) / 2;
     const auto diagonal = (partial - full) * of_heads * (rows + keys) / (rows * keys);
     prices.row = diagonal + (hidden / 2 + std::min(rows, keys) / 2) * prices.pair;
-    prices.row += cost.work_tile == WorkTile::query_tile ? item * of_heads / rows : item * of_kv_heads / keys;
+    prices.row += cost.work_tile == WorkTile::query_tile ? work_tile * of_heads / rows : work_tile * of_kv_heads / keys;
     prices.piece = partial * of_heads / 2;
     prices.owner = cost.launch_seconds;
     const bool by_rows = cost.work_tile == WorkTile::query_tile;
     if (by_rows) {
-        prices.again = item * of_heads / rows;
-        prices.visit = (item + resume) * of_heads / rows;
+        prices.again = work_tile * of_heads / rows;
+        prices.visit = (work_tile + resume) * of_heads / rows;
     } else {
-        prices.key = item * of_kv_heads / keys;
+        prices.key = work_tile * of_kv_heads / keys;
     }
     // SMs wait for half of a work tile on average at the end of a launch.
     const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
-    prices.owner += by_rows ? waiting * (item + resume) : item + waiting * tiles_of_last_work_tile * full;
+    prices.owner += by_rows ? waiting * (work_tile + resume) : work_tile + waiting * tiles_of_last_work_tile * full;
     if (by_rows) prices.key = waiting * full / keys;
     prices.cut = full > 0 ? partial / full - 1 : 0;
 

@@ -7,14 +7,14 @@ namespace ringlab::sim {
 
 bool uses_split_kv(const Schedule& schedule, const Op& attend, const Machine& machine) {
     if (schedule.problem().dropout.drops()) return false;  // these kernels have none
-    const auto few = machine.split_kv.rows, tokens = attend.rows().tokens.size();
-    if (schedule.options().pass != layouts::Pass::forward || few == 0) return false;
+    const auto few_rows = machine.split_kv.rows, tokens = attend.rows().tokens.size();
+    if (schedule.options().pass != layouts::Pass::forward || few_rows == 0) return false;
     // Kernels take any such rows. Here only rows of decoding: calibration times rings of whole sequences that attend to
     // next to nothing, and the kernels of its records took other work tiles for them.
     const bool decodes = !schedule.problem().queries.empty();
-    constexpr std::int64_t tokens_of_batch = 16;  // times `few`, as in the kernels
-    return tokens <= few ||
-           (decodes && tokens <= tokens_of_batch * few && attend.pair_count <= few * attend.part.tokens.size());
+    constexpr std::int64_t tokens_of_batch = 16;  // times `few_rows`, as in the kernels
+    return tokens <= few_rows || (decodes && tokens <= tokens_of_batch * few_rows &&
+                                  attend.pair_count <= few_rows * attend.part.tokens.size());
 }
 
 bool passes_are_one_launch(const Schedule& schedule, const Machine& machine) {
@@ -28,7 +28,7 @@ bool passes_are_one_launch(const Schedule& schedule, const Machine& machine) {
 }
 
 double split_kv_seconds(const Schedule& schedule, const Op& attend, const Machine& machine) {
-    const auto& few = machine.split_kv;
+    const auto& price = machine.split_kv;
     const auto all = static_cast<double>(attend.part.tokens.size()), pairs = static_cast<double>(attend.pair_count);
     const auto tokens = attend.rows().tokens.size();
     // Each visible key accounts for at least one pair.
@@ -37,17 +37,17 @@ double split_kv_seconds(const Schedule& schedule, const Op& attend, const Machin
         seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, attend.slot(layouts::Pool::kv), attend.part));
     const auto kv_heads = schedule.problem().batch * attend.part.heads.count();
     const auto group = attend.rows().heads.count() / std::max(1, attend.part.heads.count());
-    const auto work_tiles = static_cast<double>(kv_heads * ((tokens * group + few.rows - 1) / few.rows));
+    const auto work_tiles = static_cast<double>(kv_heads * ((tokens * group + price.rows - 1) / price.rows));
     // A work tile's rows see no more keys than all do, and than the sum of what each sees.
-    const auto tile_tokens = std::max(1.0, static_cast<double>(few.rows) / static_cast<double>(group));
+    const auto tile_tokens = std::max(1.0, static_cast<double>(price.rows) / static_cast<double>(group));
     const auto seen_by_tile =
         pairs == 0 ? 0 : std::min(1.0, tile_tokens * pairs / static_cast<double>(tokens) / std::min(all, pairs));
     const auto work_tile_bytes = seen_by_tile * bytes / static_cast<double>(kv_heads);
     auto share = std::ceil(work_tiles / machine.sms) * work_tile_bytes;  // of the thread block that reads most
-    for (const auto& some : few.groups)
+    for (const auto& some : price.groups)
         share = std::min(share, std::ceil(work_tiles / static_cast<double>(some.at_a_time)) * work_tile_bytes /
                                     static_cast<double>(some.sms));
-    return few.launch_seconds + std::max(bytes / few.bytes_per_second, share / few.block_bytes_per_second);
+    return price.launch_seconds + std::max(bytes / price.bytes_per_second, share / price.block_bytes_per_second);
 }
 
 }  // namespace ringlab::sim

@@ -32,9 +32,8 @@ struct Activity {
     Picoseconds delay = 0;              ///< before the duration begins; takes nothing of any resource
     std::span<const Demand> demands{};  ///< at most Engine::most_demands
     Priority priority = Priority::transfer;
-    double weight = 1;  ///< where a resource is too small, speeds are proportional to the weights
-    double speed_beside_attend =
-        1;  ///< largest speed while an activity with `slows_transfers` uses one of its resources
+    double weight = 1;               ///< where a resource is too small, speeds are proportional to the weights
+    double speed_beside_attend = 1;  ///< at most, while an activity with `slows_transfers` uses its resources
     bool slows_transfers = false;
     std::uint32_t tag = 0;      ///< returned by Engine::next() when it ends
     std::uint32_t place = ~0u;  ///< wanted index in memory, see Engine::Engine()
@@ -212,9 +211,8 @@ private:
     EventQueue queue_;         // ids are tags of timers, then `timers_` + activity
     std::vector<Line> lines_;  // by delay; machines have few different latencies
     HugeVector<State> states_;
-    std::size_t uses_per_activity_ =
-        2;                  // demands reserved for each activity: the most that any has had; two on most machines
-    HugeVector<Use> uses_;  // `uses_per_activity_` entries for each activity
+    std::size_t uses_per_activity_ = 2;  // the most demands that any activity has had; two on most machines
+    HugeVector<Use> uses_;               // `uses_per_activity_` entries for each activity
     std::vector<ActivityId> free_;
     HugeVector<Resource> resources_;
     Picoseconds now_ = 0;

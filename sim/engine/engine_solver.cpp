@@ -55,9 +55,7 @@ void Engine::solve_compute() {
         if (user == none || !resource.dirty) continue;
         if (is_alone(user)) {
             set_speed(activity_of(user), speed_alone(activity_of(user), Priority::compute));
-            for (const auto& use : uses(activity_of(user)))
-                resources_[use.resource].dirty = false;  // nothing else
-                                                         // uses these
+            for (const auto& use : uses(activity_of(user))) resources_[use.resource].dirty = false;
             continue;
         }
         gather(dirty_[i], Priority::compute);

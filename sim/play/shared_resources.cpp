@@ -34,8 +34,7 @@ void SharedResources::add_ports() {
     if (hosts == 1) return;
     ports_.resize(hosts * ports);
     if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as there are leaves
-    for (const auto rank : cost_.draws().slow_links())                       // the port is slow also for others that
-                                                                             // share it
+    for (const auto rank : cost_.draws().slow_links())  // the port is slow also for others that share it
         make_if_missing(port_of(rank).out,
                         machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
 }

@@ -34,8 +34,7 @@ public:
     /// fetched.
     Demands of_transfer(int source, int destination, const TransferCost& cost, int id);
 
-    /// Whether transfers are kernels, which take SMs.
-    bool kernels() const { return kernels_; }
+    bool transfers_are_kernels() const { return kernels_; }
     void leave_to_compute(int rank, double sms) { engine_.set_capacity(gpu_of(rank).sms, sms); }
 
 private:

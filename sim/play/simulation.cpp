@@ -113,16 +113,14 @@ void Simulation::start_compute(int id, PendingOp& op) {
         const auto slower = cost_.slowdown(id, static_cast<layouts::OpIndex>(rank_of(id).window.head(compute_lane)));
         op.work = arrivals_[static_cast<std::size_t>(id)].end_of_next_attend(op.time, slower) - op.time;
     }
+    const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
     SharedResources::Demands demands;
     if (resources_)
-        demands = resources_->of_compute(id, attends,
-                                         attends && admission_ && admission_->schedules_attends()
-                                             ? SmAdmission::parts * SmAdmission::most_speed
-                                             : 1);
+        demands =
+            resources_->of_compute(id, attends, schedules_attends ? SmAdmission::parts * SmAdmission::most_speed : 1);
     if (admission_ && attends) set_sms_of_compute(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
     // set_sms_of_compute() sets the capacity so that the attend runs at the speed that SmAdmission gives.
-    const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
     engine_.start({.duration = schedules_attends
                                    ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed)
                                    : op.work,

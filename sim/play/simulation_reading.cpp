@@ -28,7 +28,7 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     if (machine.inside_host.depends_on_more_than_bytes()) messages_.emplace(schedule, machine, cost_.ranks());
     if (!options.sharing) return;
     resources_.emplace(engine_, schedule, machine, cost_, fold_);
-    transfers_hold_sms_ = resources_->kernels();
+    transfers_hold_sms_ = resources_->transfers_are_kernels();
     halves_together_ = transfers_hold_sms_ &&
                        machine.inside_host.halves == LinkCost::SmHoldStart::both_ready_backward &&
                        schedule.options().pass == layouts::Pass::backward && !cost_.prices_fused_launches();

@@ -165,7 +165,7 @@ private:
 
     void add_compute(const Op& self, Row& times) {
         const bool attends = self.kind == OpKind::attend;
-        if (same_clock_ && (!attends || ops_.uniform_cells)) {
+        if (same_clock_ && (!attends || ops_.same_pair_counts)) {
             const auto duration = cost_.compute(self, 0);
             extend_latest(duration);
             for (auto& time : times) time += duration;
@@ -176,7 +176,7 @@ private:
         auto op = self;
         durations_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
-            if (attends && !ops_.uniform_cells) {
+            if (attends && !ops_.same_pair_counts) {
                 op.rows() = shifted(schedule_, self.rows(), rank);
                 op.part = shifted(schedule_, self.part, rank);
                 op.pair_count = schedule_.pair_count(op.rows(), op.part);

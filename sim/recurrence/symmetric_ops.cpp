@@ -48,7 +48,7 @@ void compare(const layouts::Schedule& schedule, SymmetricOps& ops, int rank) {
         require(seen < expected.size() && is_shifted(schedule, expected[seen], *op, rank),
                 "operation {} of rank {} differs from that of rank 0; the symmetric recurrence does not hold here",
                 seen, rank);
-        ops.uniform_cells &= expected[seen++].pair_count == op->pair_count;
+        ops.same_pair_counts &= expected[seen++].pair_count == op->pair_count;
     }
     require(seen == expected.size(),
             "rank {} has {} operations, rank 0 has {}; the symmetric recurrence does not hold here", rank, seen,

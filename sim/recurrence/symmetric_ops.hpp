@@ -10,7 +10,7 @@ namespace ringlab::sim {
 /// with peer and blocks shifted by r.
 struct SymmetricOps {
     std::vector<layouts::Op> of_rank_0;
-    bool uniform_cells = true;  ///< in all ranks that were looked at, attends have as many visible pairs as rank 0's
+    bool same_pair_counts = true;  ///< in all ranks that were looked at, attends have as many visible pairs as rank 0's
 };
 
 /// Reads the operations of rank 0 and compares them with those of a sample of ranks. Throws Error if one differs.

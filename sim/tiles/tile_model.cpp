@@ -115,10 +115,10 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
             if (pairs > max_described_pairs) return;
             // A row that sees no key at all counts differently in a tile's bounds from one that sees no key of this
             // block.
-            const bool blind =
+            const bool fully_masked =
                 segment.at(piece.first) == layouts::RowKeys{} && segment.at(piece.last()) == layouts::RowKeys{};
-            key_.insert(key_.end(), {-2, piece.count, blind, std::ssize(segment.earlier)});
-            if (blind) return;
+            key_.insert(key_.end(), {-2, piece.count, fully_masked, std::ssize(segment.earlier)});
+            if (fully_masked) return;
             for (const auto& key_run : key_runs) {
                 describe_bound(key_, segment.begin, piece, key_run);
                 describe_bound(key_, segment.end, piece, key_run);

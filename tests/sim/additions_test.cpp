@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(dropout_takes_its_time_for_every_tile) {
 }
 
 BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
-    auto machine = cell_machine(Scenario{});
+    auto machine = pair_machine(Scenario{});
     machine.accumulate_launch_seconds = 3e-6;
     machine.add_memory_ratio = 3;  // reads two, writes one
     machine.memory_bytes_per_second = 1e12;
@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
 }
 
 BOOST_AUTO_TEST_CASE(a_latent_is_expanded_and_compressed_at_the_rate_of_matrix_products) {
-    auto machine = cell_machine(Scenario{});
+    auto machine = pair_machine(Scenario{});
     machine.accumulate_launch_seconds = 3e-6;
     machine.memory_bytes_per_second = 1e12;
     machine.matrix_product_flops = 1e14;

@@ -214,8 +214,7 @@ private:
 };
 
 void run_all(int argc, char** argv) {
-    const auto file = std::filesystem::path(RINGLAB_SOURCE_DIR) / "experiments" / "machines" / "h200_cluster.toml";
-    const auto machine = load_machine(file);
+    const auto machine = test::shipped_machine("h200_cluster");
     std::optional<experiments::Record> record;
     if (argc > 1) {
         auto provenance = experiments::collect_provenance(argc, argv);

@@ -94,11 +94,6 @@ void engine() {
         fmt::print("  {:5} ranks: {:5.1f} M events/s\n", ranks, engine_events_per_second(ranks, 20000000) / 1e6);
 }
 
-Machine machine_file(const char* name) {
-    return load_machine(std::filesystem::path(RINGLAB_SOURCE_DIR) / "experiments" / "machines" /
-                        (std::string(name) + ".toml"));
-}
-
 void simulate_and_print(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                         std::int64_t rank_steps) {
     const auto before = resident_bytes();
@@ -114,7 +109,7 @@ void simulate_and_print(const layouts::Schedule& schedule, const Machine& machin
 }
 
 void ring() {
-    auto machine = machine_file("h200_cluster");
+    auto machine = test::shipped_machine("h200_cluster");
     auto options = test::rate_options();
     for (const bool sharing : {true, false}) {
         options.sharing = sharing;
@@ -125,7 +120,7 @@ void ring() {
 }
 
 void large_ring() {
-    auto machine = machine_file("h200_cluster");
+    auto machine = test::shipped_machine("h200_cluster");
     auto options = test::rate_options();
     for (const bool sharing : {true, false}) {
         options.sharing = sharing;
@@ -142,7 +137,7 @@ void tiles() {
     for (const int ranks : {8, 64})
         // A sample: from shards of one run to those of many, by which the time to make tiles goes.
         for (const auto* layout : {"contiguous", "zigzag", "striped", "striped:16"}) {
-            const auto machine = machine_file("h200_cluster");
+            const auto machine = test::shipped_machine("h200_cluster");
             const auto schedule =
                 test::Scenario{
                     .ranks = ranks, .tokens_per_rank = 32768, .layout = layout, .query_heads = 32, .kv_heads = 8}
@@ -188,9 +183,9 @@ void prediction() {
                                             .accumulation = accumulation,
                                             .query_heads = 32,
                                             .kv_heads = 8};
-                    const auto forward = simulate(*scenario.schedule(), machine_file(name), {});
+                    const auto forward = simulate(*scenario.schedule(), test::shipped_machine(name), {});
                     scenario.pass = layouts::Pass::backward;
-                    const auto backward = simulate(*scenario.schedule(), machine_file(name), {});
+                    const auto backward = simulate(*scenario.schedule(), test::shipped_machine(name), {});
                     const auto all = 8.0 * double(tokens);
                     const auto flop = 4 * all * all * 128 * 32 / 2 / 8;
                     const auto ms = [](Picoseconds time) { return static_cast<double>(time) / 1e9; };

@@ -66,7 +66,7 @@ Breakdown broken_down(const Schedule& schedule, const Machine& machine, const Si
 /// Of `passes` of such a length in all, with P = 2, full, by rate: an attend takes `attend`, a hop `hop`.
 struct Pair {
     Scenario scenario{.ranks = 2, .layout = "contiguous", .mask = "full"};
-    Machine machine = cell_machine(scenario);
+    Machine machine = pair_machine(scenario);
     std::unique_ptr<Schedule> schedule = scenario.schedule();
     Picoseconds attend = scenario.tokens_per_rank * scenario.tokens_per_rank;
 
@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(links_whose_kernels_hold_sms_give_them_back) {
 BOOST_AUTO_TEST_CASE(the_same_holds_on_machines_as_they_were_calibrated) {
     std::mt19937 bits(33);
     for (const auto* name : {"2xh200_calibrated", "2xh200_calibrated_nccl", "4xh200_calibrated_nccl", "h200_cluster"}) {
-        auto machine = load_machine(fmt::format("{}/experiments/machines/{}.toml", RINGLAB_SOURCE_DIR, name));
+        auto machine = shipped_machine(name);
         machine.kernels.clear();  // only those that are edited below
         // A sample, one of each way that messages travel: more parts or groups make more of the same.
         for (const auto* algorithm :
@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(work_beyond_the_mean_is_imbalance) {
     // Of a causal mask in contiguous blocks of n tokens, rank r has n * n * r + n (n + 1) / 2 pairs.
     const Scenario scenario{.ranks = 4, .layout = "contiguous"};
     const auto n = scenario.tokens_per_rank;
-    const auto found = broken_down(*scenario.schedule(), cell_machine(scenario), rate_options());
+    const auto found = broken_down(*scenario.schedule(), pair_machine(scenario), rate_options());
     BOOST_TEST(found.pass == 3 * n * n + n * (n + 1) / 2);
     BOOST_TEST(found.imbalance == 3 * n * n / 2);
     BOOST_TEST(found.late_peers == 0);
@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(work_beyond_the_mean_is_imbalance) {
 
 BOOST_AUTO_TEST_CASE(a_short_pull_is_not_said_to_be_bound_by_its_links) {
     // Both passes of 1024 tokens on each of two GPUs: of exposed transfer 15 % were once said.
-    const auto machine = load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/2xh200_calibrated.toml");
+    const auto machine = shipped_machine("2xh200_calibrated");
     auto edited = machine;
     free_links(edited);
     Scenario scenario{.ranks = 2, .tokens_per_rank = 1024, .algorithm = "pull", .query_heads = 32, .kv_heads = 8};

@@ -253,8 +253,8 @@ BOOST_AUTO_TEST_SUITE(chakra_trace)
 
 BOOST_DATA_TEST_CASE(messages_dependencies_sums_and_time_with_free_links_are_those_of_the_schedule,
                      ringlab::tests::Names(schedules_of_traces), algorithm) {
-    const auto calibrated = load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/h200_cluster.toml");
-    const auto kernels = load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/4xh200_calibrated_nccl.toml");
+    const auto calibrated = shipped_machine("h200_cluster");
+    const auto kernels = shipped_machine("4xh200_calibrated_nccl");
     ringlab::tests::Combinations combinations;
     for (const auto pass : {Pass::forward, Pass::backward})
         for (const auto* mask : {"causal", "window:40,0"})

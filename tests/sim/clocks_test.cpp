@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(who_has_little_to_compute_runs_at_its_full_clock) {
 BOOST_AUTO_TEST_CASE(the_power_of_each_gpu_of_the_machine_sets_the_clock_of_its_rank) {
     const test::Scenario scenario{.ranks = 2, .mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = test::cell_machine(scenario);
+    auto machine = test::pair_machine(scenario);
     machine.gpus_per_host = machine.nics_per_host = 2;
     auto options = test::rate_options();
     options.clock = Clock::sustained;

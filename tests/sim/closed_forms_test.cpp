@@ -4,8 +4,8 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-// The section "closed forms" of the mathematics: c tokens per rank, d = c(c+1)/2 cells on the diagonal block, f = c*c
-// in a full one. With a picosecond per cell, free transfers and no overheads a prediction is a number of cells.
+// The section "closed forms" of the mathematics: c tokens per rank, d = c(c+1)/2 visible pairs on the diagonal block,
+// f = c*c in a full one. With a picosecond per pair, free transfers and no overheads a prediction is a number of pairs.
 
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
@@ -13,14 +13,14 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-struct Cells {
+struct Pairs {
     std::int64_t c, d = c * (c + 1) / 2, f = c * c;
 };
 
 constexpr int rank_counts[] = {1, 2, 3, 4, 8, 16};
 
-Picoseconds cells_time(const Scenario& scenario) {
-    return simulate(*scenario.schedule(), cell_machine(scenario), rate_options()).makespan;
+Picoseconds pairs_time(const Scenario& scenario) {
+    return simulate(*scenario.schedule(), pair_machine(scenario), rate_options()).makespan;
 }
 
 }  // namespace
@@ -29,53 +29,53 @@ BOOST_AUTO_TEST_SUITE(closed_forms)
 
 BOOST_DATA_TEST_CASE(contiguous_causal_takes_d_and_P_minus_1_full_blocks, data::make(rank_counts), ranks) {
     // Rank P-1 has the diagonal and P-1 full blocks, all of which have arrived by the time it wants them.
-    const Cells pair_count{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = "contiguous"};
-    BOOST_TEST(cells_time(scenario) == pair_count.d + (ranks - 1) * pair_count.f);
+    const Pairs pairs{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .layout = "contiguous"};
+    BOOST_TEST(pairs_time(scenario) == pairs.d + (ranks - 1) * pairs.f);
     // As a lower rank r has d + r*f.
-    const auto prediction = simulate(*scenario.schedule(), cell_machine(scenario), rate_options());
+    const auto prediction = simulate(*scenario.schedule(), pair_machine(scenario), rate_options());
     for (int rank = 0; rank < ranks; ++rank)
-        BOOST_TEST(prediction.ranks[static_cast<std::size_t>(rank)].compute == pair_count.d + rank * pair_count.f);
+        BOOST_TEST(prediction.ranks[static_cast<std::size_t>(rank)].compute == pairs.d + rank * pairs.f);
 }
 
 BOOST_DATA_TEST_CASE(zigzag_causal_takes_d_and_half_a_block_per_step_on_every_rank, data::make(rank_counts), ranks) {
-    const Cells pair_count{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = "zigzag"};
-    const auto prediction = simulate(*scenario.schedule(), cell_machine(scenario), rate_options());
-    for (const auto& rank : prediction.ranks) BOOST_TEST(rank.end == pair_count.d + (ranks - 1) * pair_count.f / 2);
+    const Pairs pairs{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .layout = "zigzag"};
+    const auto prediction = simulate(*scenario.schedule(), pair_machine(scenario), rate_options());
+    for (const auto& rank : prediction.ranks) BOOST_TEST(rank.end == pairs.d + (ranks - 1) * pairs.f / 2);
 }
 
 BOOST_DATA_TEST_CASE(striped_causal_is_over_the_ideal_by_P_minus_1_in_S_plus_1, data::make(rank_counts), ranks) {
     // Rank P-1 has d at every step; the ideal is S(S+1)/2/P, so max/ideal = P(c+1)/(S+1).
-    const Cells pair_count{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = "striped"};
-    const auto time = cells_time(scenario);
-    BOOST_TEST(time == ranks * pair_count.d);
-    const auto tokens = ranks * pair_count.c;
-    BOOST_TEST(time * (tokens + 1) * 2 * ranks == tokens * (tokens + 1) * ranks * (pair_count.c + 1));
+    const Pairs pairs{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .layout = "striped"};
+    const auto time = pairs_time(scenario);
+    BOOST_TEST(time == ranks * pairs.d);
+    const auto tokens = ranks * pairs.c;
+    BOOST_TEST(time * (tokens + 1) * 2 * ranks == tokens * (tokens + 1) * ranks * (pairs.c + 1));
 }
 
 BOOST_DATA_TEST_CASE(a_full_mask_takes_a_full_block_per_step, data::make(rank_counts), ranks) {
-    const Cells pair_count{24};
+    const Pairs pairs{24};
     ringlab::tests::Combinations combinations;
     for (const auto& layout : ringlab::tests::layout_examples()) {
-        const auto tokens = ranks * pair_count.c;
+        const auto tokens = ranks * pairs.c;
         if (!combinations.take(tokens % ringlab::layouts::layout_granularity(layout, ranks) == 0)) continue;
-        Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = layout, .mask = "full"};
-        BOOST_TEST(cells_time(scenario) == ranks * pair_count.f, layout);
+        Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .layout = layout, .mask = "full"};
+        BOOST_TEST(pairs_time(scenario) == ranks * pairs.f, layout);
     }
 }
 
 BOOST_DATA_TEST_CASE(uniform_steps_overlap_to_the_longer_of_compute_and_transfer, data::make(rank_counts), ranks) {
     // Full mask: every step computes C; every hop takes M. P*C if C >= M, else (P-1)*M + C.
-    const Cells pair_count{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .mask = "full"};
+    const Pairs pairs{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .mask = "full"};
     const auto schedule = scenario.schedule();
     const auto bytes = block_bytes(*schedule, 0);
-    const auto compute = pair_count.f;
+    const auto compute = pairs.f;
     for (const std::int64_t hop : {1L, 100L, compute - 1, compute, compute + 1, 7 * compute}) {
         for (const bool sharing : {false, true}) {
-            auto machine = cell_machine(scenario);
+            auto machine = pair_machine(scenario);
             machine.inside_host.link_bytes_per_second = double(bytes) / (double(hop) * 1e-12);
             auto options = rate_options();
             options.sharing = sharing;

@@ -16,7 +16,7 @@ BOOST_AUTO_TEST_CASE(a_copy_slows_compute_by_the_memory_it_takes) {
     // Copies as long as compute, in and out at once: 4200 - 2*389 of 3740 left throughout.
     const Scenario scenario{.ranks = 2, .tokens_per_rank = 1024, .mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     machine.memory_bytes_per_second = 4200e9;
     machine.attention_memory_bytes_per_second = 3740e9;
     machine.inside_host.link_bytes_per_second = 389e9;
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_sms) {
     // compute runs at (8 - 4) / 8 meanwhile. Transfers themselves take no time.
     const Scenario scenario{.ranks = 2, .tokens_per_rank = 1024, .mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     machine.sms = 8;
     machine.inside_host.carrier = LinkCost::Carrier::kernels;
     machine.inside_host.sms_per_channel = 2;
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(nothing_starts_before_the_host_has_issued_it) {
     // 10 us per message dominate: P - 1 sends, and the one receive whose slot held another block before.
     const Scenario scenario{.ranks = 4, .mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     machine.transfer_issue_seconds = 10e-6;
     const auto prediction = simulate(*schedule, machine, rate_options());
     BOOST_TEST(prediction.makespan == (4 - 1 + 1) * 10000000 + 2 * 32 * 32);
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(start_noise_delays_ranks_the_same_way_for_the_same_seed) {
     const auto schedule = scenario.schedule();
     auto options = rate_options();
     options.jitter.start_skew_seconds = 1e-6;
-    const auto machine = cell_machine(scenario);
+    const auto machine = pair_machine(scenario);
     const auto first = simulate(*schedule, machine, options).makespan;
     BOOST_TEST(first == simulate(*schedule, machine, options).makespan);
     BOOST_TEST(first > simulate(*schedule, machine, rate_options()).makespan);

@@ -12,11 +12,6 @@ using namespace ringlab::sim::test;
 
 namespace {
 
-Machine load(const char* name) {
-    return load_machine(std::filesystem::path(RINGLAB_SOURCE_DIR) / "experiments" / "machines" /
-                        (std::string(name) + ".toml"));
-}
-
 Part all_rows(const Schedule& schedule, int rank) {
     return schedule.part(rank, {0, static_cast<int>(schedule.problem().query_heads)});
 }
@@ -25,7 +20,7 @@ Part all_keys(const Schedule& schedule, int rank) {
     return schedule.part(rank, {0, static_cast<int>(schedule.problem().kv_heads)});
 }
 
-/// The list of work tiles of keys, and in which order a kernel deals them.
+/// The list of work tiles of keys, and in which order a kernel takes them.
 struct KeyListByHand {
     std::vector<ringlab::layouts::TileCounts> tiles;
     ringlab::layouts::WorkTileOrder order;
@@ -145,7 +140,7 @@ BOOST_AUTO_TEST_CASE(millions_of_tiles_take_what_dealing_them_one_by_one_takes) 
         BOOST_TEST(makespan(tiles, static_cast<std::int64_t>(sms)) == one_by_one(tiles, sms));
 }
 
-BOOST_AUTO_TEST_CASE(any_number_of_tiles_of_any_length_is_dealt_at_once) {
+BOOST_AUTO_TEST_CASE(any_number_of_tiles_of_any_length_is_assigned_at_once) {
     constexpr auto many = std::int64_t{1} << 50;
     BOOST_TEST(makespan({{1, many}}, 1) == static_cast<double>(many));
     BOOST_TEST(makespan({{1, many}}, 128) == static_cast<double>(many / 128));
@@ -251,7 +246,7 @@ BOOST_AUTO_TEST_CASE(the_first_partial_of_its_rows_is_not_added_to_anything) {
 }
 
 BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
-    const auto machine = load("h200_nvswitch_copy_engine");
+    const auto machine = shipped_machine("h200_nvswitch_copy_engine");
     for (const auto& [layout, most] :
          {std::pair{"zigzag", 8u}, std::pair{"contiguous", 4u}, std::pair{"striped", 4u}}) {
         const auto schedule = Scenario{.ranks = 64, .tokens_per_rank = 2048, .layout = layout}.schedule();
@@ -271,7 +266,7 @@ BOOST_AUTO_TEST_CASE(held_out_single_gpu_figures_are_predicted) {
         const char* mask;
         double forward, both, tolerance;
     };
-    const auto machine = load("h200_nvswitch_copy_engine");
+    const auto machine = shipped_machine("h200_nvswitch_copy_engine");
     for (const auto& row : {Row{8192, "causal", 555, 494, 0.005}, Row{8192, "full", 605, 543, 0.02},
                             Row{65536, "causal", 598, 544, 0.02}, Row{16384, "causal", 582, 537, 0.04}}) {
         Scenario scenario{.ranks = 1,
@@ -306,7 +301,7 @@ BOOST_AUTO_TEST_CASE(held_out_single_gpu_figures_are_predicted) {
 BOOST_AUTO_TEST_CASE(the_sustained_clock_is_what_power_allows) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     const auto quick = simulate(*schedule, machine, rate_options());
     double flop = 0;
     auto ops = schedule->ops(0);
@@ -335,7 +330,7 @@ BOOST_AUTO_TEST_CASE(the_sustained_clock_is_what_power_allows) {
 BOOST_AUTO_TEST_CASE(attends_that_do_less_in_a_cycle_keep_a_higher_clock) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     machine.forward.power_flops = machine.forward.flops / 8;
     auto options = rate_options();
     options.clock = Clock::sustained;
@@ -345,15 +340,15 @@ BOOST_AUTO_TEST_CASE(attends_that_do_less_in_a_cycle_keep_a_higher_clock) {
     BOOST_TEST(std::abs(higher / slow - std::cbrt(2)) < 0.01, higher << " " << slow);
 }
 
-// One row of 4 query heads against 32 keys of 2 kv heads: 4 x 32 cells take 32 ps, reading 32 x 2 x 256 x 2 bytes
-// longer.
+// One row of 4 query heads against 32 keys of 2 kv heads: 4 x 32 visible pairs take 32 ps, reading 32 x 2 x 256 x 2
+// bytes longer.
 BOOST_AUTO_TEST_CASE(a_row_takes_as_long_as_its_keys_take_to_be_read) {
     const Scenario scenario{.ranks = 1, .mask = "full"};
     auto problem = scenario.schedule()->problem();
     problem.queries = {{31, 32}};
     const auto schedule = ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", 32),
                                                           ringlab::layouts::make_layout("contiguous", 32, 1), {});
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 32);
     machine.memory_bytes_per_second = 32 * 2 * 256 * 2 / 1e-6;
     BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 1'000'000);
@@ -362,7 +357,7 @@ BOOST_AUTO_TEST_CASE(a_row_takes_as_long_as_its_keys_take_to_be_read) {
 BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
-    auto machine = cell_machine(scenario);
+    auto machine = pair_machine(scenario);
     const auto rows = double(scenario.tokens_per_rank * schedule->problem().head_dim) * 2;
     machine.memory_bytes_per_second = rows * double(schedule->problem().query_heads) / 1e-6;  // Q in a microsecond
     const auto bare = simulate(*schedule, machine, rate_options());
@@ -372,7 +367,5 @@ BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning) {
     BOOST_TEST(whole.makespan == bare.makespan + 8'000'000);
     BOOST_TEST(whole.ranks.front().compute == bare.ranks.front().compute);
 }
-
-// 8 MB of K and V of a rank: 4 heads of 1024 keys of 2 x 128 numbers of 2 bytes in each of 4 sequences.
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -115,8 +115,8 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
     keys.push_back({"between_hosts.link_gigabytes_per_second", 25});
     keys.push_back({"gpu.multiprocessors", 100});
     const auto machine = machine_of(keys);
-    const auto h200 = load_machine(source_dir / "experiments" / "machines" / "2xh200_calibrated.toml");
-    const auto cluster = load_machine(source_dir / "experiments" / "machines" / "h200_cluster.toml");
+    const auto h200 = test::shipped_machine("2xh200_calibrated");
+    const auto cluster = test::shipped_machine("h200_cluster");
     const auto of_h200 = [&](const std::string& key) { return figure_of(h200, key); };
     std::set<std::string> checked;
     const auto expect = [&](const std::string& key, double value) {
@@ -223,7 +223,7 @@ BOOST_DATA_TEST_CASE(complete_files_are_left_as_they_are, data::make(committed_m
 }
 
 BOOST_DATA_TEST_CASE(every_committed_machine_predicts_a_ring, data::make(committed_machines()), name) {
-    const auto machine = load_machine(source_dir / "experiments" / "machines" / (name + ".toml"));
+    const auto machine = test::shipped_machine(name);
     for (const auto pass : {ringlab::layouts::Pass::forward, ringlab::layouts::Pass::backward}) {
         const auto seconds =
             seconds_of_ring(machine, static_cast<int>(std::min<std::int64_t>(machine.gpus(), 4)), pass);
@@ -232,7 +232,7 @@ BOOST_DATA_TEST_CASE(every_committed_machine_predicts_a_ring, data::make(committ
 }
 
 BOOST_AUTO_TEST_CASE(an_H200_by_its_five_keys_is_predicted_as_the_calibrated_one_within_its_margin) {
-    const auto h200 = load_machine(source_dir / "experiments" / "machines" / "2xh200_calibrated.toml");
+    const auto h200 = test::shipped_machine("2xh200_calibrated");
     // 739.4 TFLOP/s: 256 tiles of 4 * 128^3 FLOP in 2.0719 + 256 * 1.4895 us, on 132 SMs.
     const auto five = machine_of({{"topology.hosts", 1},
                                   {"topology.gpus_per_host", 2},
@@ -243,7 +243,8 @@ BOOST_AUTO_TEST_CASE(an_H200_by_its_five_keys_is_predicted_as_the_calibrated_one
     for (const auto pass : {ringlab::layouts::Pass::forward, ringlab::layouts::Pass::backward}) {
         const test::Scenario scenario{
             .ranks = 2, .tokens_per_rank = 8192, .pass = pass, .query_heads = 32, .kv_heads = 8};
-        const SimOptions options{.clock = Clock::calibrated};  // power is not derived
+        SimOptions options;
+        options.clock = Clock::calibrated;  // power is not derived
         const auto seconds = [&](const Machine& machine) {
             return ringlab::layouts::to_seconds(simulate(*scenario.schedule(), machine, options).makespan);
         };
@@ -271,7 +272,7 @@ std::ostream& operator<<(std::ostream& out, const PublishedKernel& one) {
 
 // The files give the best rate alone; how rates depend on length and mask is derived.
 BOOST_DATA_TEST_CASE(rates_of_published_kernels_are_predicted_within_the_margin, data::make(published_kernels), one) {
-    const auto machine = load_machine(source_dir / "experiments" / "machines" / (std::string(one.machine) + ".toml"));
+    const auto machine = test::shipped_machine(one.machine);
     for (const auto pass : {ringlab::layouts::Pass::forward, ringlab::layouts::Pass::backward}) {
         // Heads times the batch: the kernel sees no difference.
         const test::Scenario scenario{.ranks = 1,

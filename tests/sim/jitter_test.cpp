@@ -67,10 +67,10 @@ BOOST_DATA_TEST_CASE(a_ring_is_as_slow_as_its_slowest_gpu, data::make({2, 3, 8})
     auto options = rate_options();
     options.jitter = {.slow_gpus = 1, .slow_gpu_factor = 1.5};
     const auto block = 32 * 32;
-    BOOST_TEST(simulate(*schedule, cell_machine(scenario), options).makespan == ranks * block * 3 / 2);
+    BOOST_TEST(simulate(*schedule, pair_machine(scenario), options).makespan == ranks * block * 3 / 2);
     // As slow as one: several.
     options.jitter.slow_gpus = ranks;
-    BOOST_TEST(simulate(*schedule, cell_machine(scenario), options).makespan == ranks * block * 3 / 2);
+    BOOST_TEST(simulate(*schedule, pair_machine(scenario), options).makespan == ranks * block * 3 / 2);
 }
 
 BOOST_DATA_TEST_CASE(a_ring_is_as_slow_as_its_slowest_link, data::make({true, false}), sharing) {
@@ -119,7 +119,7 @@ BOOST_DATA_TEST_CASE(noise_is_log_normal_around_the_undisturbed_time, data::make
     for (const auto pass : {Pass::forward, Pass::backward}) {
         auto scenario = one;
         scenario.pass = pass;
-        const auto found = moments(log_slowdowns(scenario, cell_machine(scenario), {.compute_noise = deviation}, many));
+        const auto found = moments(log_slowdowns(scenario, pair_machine(scenario), {.compute_noise = deviation}, many));
         BOOST_TEST(std::abs(found.mean) < deviation * mean_error);
         BOOST_TEST(std::abs(found.deviation / deviation - 1) < deviation_error);
     }
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(any_rank_may_straggle_and_it_is_the_same_in_both_passes) {
     const auto forward = scenario.schedule();
     scenario.pass = Pass::backward;
     const auto backward = scenario.schedule();
-    const auto machine = cell_machine(scenario);
+    const auto machine = pair_machine(scenario);
     auto options = rate_options();
     options.jitter = {.slow_gpus = 2, .slow_gpu_factor = 2};
     std::vector<int> drawn(5);

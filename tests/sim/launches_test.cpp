@@ -28,7 +28,7 @@ Picoseconds first_posted(const Prediction& prediction, OpKind kind) {
 constexpr Picoseconds microsecond = 1'000'000;
 
 /// 4 tiles of rows and as many of keys a block, a microsecond each, on three SMs.
-Machine three_processors() {
+Machine three_sms() {
     Machine machine;
     machine.sms = 3;
     for (auto* cost : {&machine.forward, &machine.backward}) {
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(computing_is_issued_before_transfers_that_take_no_sms) {
 BOOST_AUTO_TEST_CASE(attends_that_are_one_launch_take_as_long_as_their_work_tiles_together) {
     for (const auto pass : {Pass::forward, Pass::backward}) {
         const auto schedule = two_blocks(pass).schedule();
-        const auto found = simulate(*schedule, three_processors());
+        const auto found = simulate(*schedule, three_sms());
         // Backward: 8 work tiles of each block with 4 tiles, in six waves.
         BOOST_TEST(found.ranks[0].compute == (pass == Pass::forward ? 3 * 8 : 6 * 4) * microsecond, to_string(pass));
     }
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(attends_that_are_one_launch_take_as_long_as_their_work_tile
 // Until the other block is there, the first wave has done its own 4 tiles of 8 and waits.
 BOOST_AUTO_TEST_CASE(work_tiles_of_a_launch_wait_in_place_for_a_block_that_is_late) {
     const auto schedule = two_blocks(Pass::forward).schedule();
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.inside_host.latency_seconds = 10e-6;
     BOOST_TEST(simulate(*schedule, machine).ranks[0].end == (10 + 3 * 8 - 4) * microsecond);
     machine.inside_host.latency_seconds = 3e-6;
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_work
     auto scenario = two_blocks(Pass::forward);
     scenario.mask = "causal+documents:48,32,48";
     scenario.algorithm = "pull:2";
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.sms = 64;
     const auto schedule = scenario.schedule();
     BOOST_TEST(simulate(*schedule, machine).ranks[1].compute == 3 * microsecond);
@@ -120,7 +120,7 @@ Scenario two_rings_of_heads() {
 // takes until 26. Spans are from when all has arrived: 8, 4, 4 and 4 us.
 BOOST_AUTO_TEST_CASE(work_tiles_of_a_launch_have_begun_before_the_gradient_that_they_add_to_has_arrived) {
     const auto schedule = two_rings_of_heads().schedule();
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.inside_host.latency_seconds = 3e-6;
     SimOptions options;
     options.trace = true;
@@ -144,16 +144,16 @@ BOOST_AUTO_TEST_CASE(work_tiles_of_a_launch_have_begun_before_the_gradient_that_
     for (std::size_t i = 0; i < events.spans.size(); ++i) BOOST_TEST(events.spans[i].end == recurrence.spans[i].end);
 }
 
-// Two of 8 tiles of keys are seen, by 2 tiles of rows and by one, the others by none. Of 4 heads the kernel deals the
+// Two of 8 tiles of keys are seen, by 2 tiles of rows and by one, the others by none. Of 4 heads the kernel takes the
 // longer half of the work tiles head by head: 2 1 0 0, 2 1 0 0, and so on. On 4 SMs the last work tile of two tiles
 // begins at 2; were all of them begun first, the launch would take 3.
-BOOST_AUTO_TEST_CASE(work_tiles_of_keys_are_dealt_as_the_kernel_deals_them) {
+BOOST_AUTO_TEST_CASE(work_tiles_of_keys_begin_in_the_order_of_the_kernel) {
     Scenario scenario = two_blocks(Pass::backward);
     scenario.query_heads = scenario.kv_heads = 4;
     scenario.tokens_per_rank = 128;
     scenario.mask = "window:32,0";
     const auto schedule = scenario.schedule();
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.sms = 4;
     const auto seconds =
         TileModel(*schedule, machine).attend(schedule->part(1, {0, 4}), schedule->part(0, {0, 4}), {}).alone;
@@ -162,11 +162,11 @@ BOOST_AUTO_TEST_CASE(work_tiles_of_keys_are_dealt_as_the_kernel_deals_them) {
 
 // Query tiles of 3 us and 1 us, of three heads with K and V of 8.4 MB each: head by head two SMs take 3 1 3 1 3
 // 1 in 7 us, where the longest of all heads first would be 6.
-BOOST_AUTO_TEST_CASE(query_tiles_are_dealt_by_the_heads_whose_keys_the_cache_holds) {
+BOOST_AUTO_TEST_CASE(query_tiles_are_ordered_by_the_heads_whose_keys_the_cache_holds) {
     const Scenario scenario{
         .ranks = 1, .tokens_per_rank = 16384, .layout = "contiguous", .query_heads = 3, .kv_heads = 3};
     const auto schedule = scenario.schedule();
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.sms = 2;
     machine.forward.tile_rows = machine.forward.tile_keys = 8192;
     machine.forward.full_tile_seconds = 2e-6;
@@ -183,7 +183,7 @@ BOOST_AUTO_TEST_CASE(query_tiles_are_dealt_by_the_heads_whose_keys_the_cache_hol
 // travelled.
 BOOST_AUTO_TEST_CASE(over_kernels_a_launch_ends_where_an_attend_waits_for_one_of_its_own) {
     const auto schedule = two_rings_of_heads().schedule();
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.inside_host.carrier = LinkCost::Carrier::kernels;
     machine.inside_host.latency_seconds = 3e-6;
     SimOptions options;
@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(over_kernels_a_launch_ends_where_an_attend_waits_for_one_of
 // Where transfers are kernels, what waits for nothing is a launch and the rest another: 12 each.
 BOOST_AUTO_TEST_CASE(a_launch_does_not_wait_inside_for_transfers_that_are_kernels) {
     const auto schedule = two_blocks(Pass::forward).schedule();
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.forward.launch_seconds = 1e-6;
     machine.inside_host.carrier = LinkCost::Carrier::kernels;
     machine.inside_host.latency_seconds = 40e-6;
@@ -236,7 +236,7 @@ BOOST_AUTO_TEST_CASE(a_launch_shares_work_tiles_as_all_its_blocks_say) {
     auto scenario = two_blocks(Pass::backward);
     scenario.mask = "causal";
     scenario.tokens_per_rank = 256;
-    auto machine = three_processors();
+    auto machine = three_sms();
     machine.sms = 32;
     machine.backward.groups = {{2, 16}};
     const auto schedule = scenario.schedule();

@@ -23,7 +23,7 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-Machine cluster() { return load_machine(std::string(RINGLAB_SOURCE_DIR) + "/experiments/machines/h200_cluster.toml"); }
+Machine cluster() { return shipped_machine("h200_cluster"); }
 
 /// A schedule of which one rank leaves out what it receives last, and what comes behind it.
 class Unreceived : public Schedule {
@@ -115,8 +115,8 @@ BOOST_AUTO_TEST_CASE(a_pull_of_256_ranks_over_a_network_takes_as_long_as_when_it
                                    .query_heads = 32,
                                    .kv_heads = 8}
                               .schedule();
-    // Compilers may fuse products and sums: speeds differ in the last bits of a float. The host is left out, because its
-    // prices are others today.
+    // Compilers may fuse products and sums: speeds differ in the last bits of a float. The host is left out, because
+    // its prices are others today.
     constexpr double expected = 709188109606;
     BOOST_TEST(static_cast<double>(simulate(*schedule, cluster_of_that_day(), rate_options()).makespan) == expected,
                boost::test_tools::tolerance(1e-6));

@@ -199,7 +199,7 @@ Scenario random_scenario_of_all(std::mt19937& bits, int trial) {
     return scenario;
 }
 
-BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
+BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_pairs_and_bytes) {
     std::mt19937 bits(2);
     const auto machine = busy_machine();
     const int trials = ringlab::tests::trials_in_this_build(all_trials, 5);

@@ -49,14 +49,15 @@ inline std::int64_t block_bytes(const layouts::Schedule& schedule, int rank) {
     return schedule.bytes(layouts::Pool::kv, 0, schedule.part(rank, heads));
 }
 
-/// Compute in proportion to cells, `picoseconds_per_cell` for all heads of the scenario together; transfers free.
-inline Machine cell_machine(const Scenario& scenario, double picoseconds_per_cell = 1) {
+/// Compute in proportion to visible pairs, `picoseconds_per_pair` for all heads of the scenario together; transfers
+/// free.
+inline Machine pair_machine(const Scenario& scenario, double picoseconds_per_pair = 1) {
     Machine machine;
     const auto schedule = scenario.schedule();
     layouts::Op op;
     op.pair_count = 1;
     op.rows().heads = {0, static_cast<int>(scenario.query_heads)};
-    machine.forward.flops = machine.backward.flops = schedule->flop(op) / (picoseconds_per_cell * 1e-12);
+    machine.forward.flops = machine.backward.flops = schedule->flop(op) / (picoseconds_per_pair * 1e-12);
     return machine;
 }
 
@@ -64,6 +65,11 @@ inline SimOptions rate_options() {
     SimOptions options;
     options.compute = ComputeModel::rate;
     return options;
+}
+
+/// One of experiments/machines.
+inline Machine shipped_machine(const std::string& name) {
+    return load_machine(std::string(RINGLAB_SOURCE_DIR) + "/experiments/machines/" + name + ".toml");
 }
 
 /// A machine where everything costs something and everything is shared.

@@ -14,8 +14,8 @@ using test::Scenario;
 constexpr Picoseconds us = 1000000;
 
 /// 12 SMs, two turns of 12 work tiles of 4 us for a block of the scenario; messages of 1 us and of whatever size
-/// are a kernel on one multiprocessor at each end.
-Machine twelve_processors(TransferStart start) {
+/// are a kernel on one SM at each end.
+Machine twelve_sms(TransferStart start) {
     Machine machine;
     machine.sms = 12;
     machine.forward.tile_rows = machine.forward.tile_keys = 16;
@@ -52,12 +52,12 @@ void check(Picoseconds found, double expected_us) { BOOST_TEST(std::abs(double(f
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(room)
+BOOST_AUTO_TEST_SUITE(sm_admission)
 
 // Own block out and neighbour's in, in the first us, hold 2 of 12: the attend loses a sixth of it. What has come is
 // passed on at once, which costs as much again.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_sms_at_once_where_nothing_else_is_said) {
-    const auto times = times_of(twelve_processors(TransferStart::at_once));
+    const auto times = times_of(twelve_sms(TransferStart::at_once));
     check(times.posted, 1);
     check(times.begin, 1);
     check(times.attended, 8 + 2.0 / 6);
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_sms_at_once_where_nothing_else_is
 
 // The second message waits for the attend, which is disturbed by the first alone.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) {
-    const auto times = times_of(twelve_processors(TransferStart::at_the_end));
+    const auto times = times_of(twelve_sms(TransferStart::at_the_end));
     check(times.posted, 1);
     check(times.begin, 8 + 1.0 / 6);
     check(times.attended, 8 + 1.0 / 6);
@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) 
 
 // One that has time has the place of the one before it, which the attend's blocks did not get.
 BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
-    auto machine = twelve_processors(TransferStart::at_the_end);
+    auto machine = twelve_sms(TransferStart::at_the_end);
     constexpr auto no_bound = std::numeric_limits<double>::infinity();
     machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_per_byte = 1e-9};
     const auto times = times_of(machine);
@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
 // Ten SMs take three turns for what twelve do in two: while 2 are held, for 1 us from the beginning and for
 // 1 us behind the first work tile, the attend runs at 2/3 of its speed.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_a_work_tile_and_attends_beside_them_take_whole_turns) {
-    const auto times = times_of(twelve_processors(TransferStart::as_work_tiles_end));
+    const auto times = times_of(twelve_sms(TransferStart::as_work_tiles_end));
     check(times.posted, 1);
     check(times.begin, 4);
     check(times.attended, 8 + 2.0 / 3);
@@ -95,7 +95,7 @@ namespace {
 
 /// End of the first attend of a backward ring of two, whose block is 8 work tiles of a head's keys, on so many SMs.
 Picoseconds first_backward_attend(double sms) {
-    auto machine = twelve_processors(TransferStart::at_once);
+    auto machine = twelve_sms(TransferStart::at_once);
     machine.sms = sms;
     machine.backward = machine.forward;
     machine.backward.work_tile = WorkTile::key_tile;
@@ -119,9 +119,7 @@ Picoseconds first_backward_attend(double sms) {
 
 // Work tiles of 4 us. Own block out and neighbour's in hold 2 of 4 SMs for 1 us: two work tiles begin at once, two when
 // these are there, and so again.
-BOOST_AUTO_TEST_CASE(work_tiles_of_keys_are_dealt_to_sms_as_transfers_leave_them) {
-    check(first_backward_attend(4), 9);
-}
+BOOST_AUTO_TEST_CASE(work_tiles_of_keys_get_sms_as_transfers_leave_them) { check(first_backward_attend(4), 9); }
 
 // Eight work tiles leave 2 of 10 to them.
 BOOST_AUTO_TEST_CASE(transfers_take_nothing_where_an_attend_has_fewer_work_tiles_than_sms) {

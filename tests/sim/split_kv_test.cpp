@@ -91,9 +91,10 @@ BOOST_AUTO_TEST_CASE(row_groups_of_a_batch_read_the_keys_of_their_own_sequences)
                boost::test_tools::tolerance(1e-12));
 }
 
-// What a decoded token took on one H200, by the figures in gpu/kernels/measurements.md that the machine file is made of.
+// What a decoded token took on one H200, by the figures in gpu/kernels/measurements.md that the machine file is made
+// of.
 BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
-    const auto machine = ringlab::sim::load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/4xh200_calibrated.toml");
+    const auto machine = ringlab::sim::test::shipped_machine("4xh200_calibrated");
     struct Took {
         std::int64_t tokens, batch, query_heads, kv_heads, head_dim;
         double us;
@@ -117,8 +118,5 @@ BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
         BOOST_TEST(std::abs(seconds * 1e6 / took.us - 1) < 0.09, seconds * 1e6 << " us for " << took.us);
     }
 }
-
-// 2 batch elements x 4 query heads x 2 x 2 tiles of 128 x 128, all of them full: 32 tiles, on a processor that takes no
-// time for anything else; whatever the head dim.
 
 BOOST_AUTO_TEST_SUITE_END()

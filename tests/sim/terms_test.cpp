@@ -2,7 +2,7 @@
 
 #include "layouts/basics/require.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/play/simulate.hpp"
+#include "scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -13,10 +13,6 @@ using namespace ringlab;
 using namespace ringlab::sim;
 
 namespace {
-
-Machine calibrated(const std::string& name) {
-    return load_machine(std::string(RINGLAB_SOURCE_DIR) + "/experiments/machines/" + name + ".toml");
-}
 
 /// All figures of a machine, as a file; where they come from does not matter here.
 std::string text_of(const Machine& machine) {
@@ -36,7 +32,7 @@ BOOST_AUTO_TEST_CASE(each_term_takes_something_from_a_calibrated_machine_and_is_
         BOOST_TEST_CONTEXT(term.name) {
             bool changes = false;
             for (const auto* name : {"2xh200_calibrated", "2xh200_calibrated_nccl", "h200_nvswitch_nccl"}) {
-                const auto whole = calibrated(name);
+                const auto whole = test::shipped_machine(name);
                 auto without = whole;
                 term.remove(without);
                 const auto once = text_of(without);
@@ -81,7 +77,6 @@ BOOST_AUTO_TEST_CASE(a_row_of_the_readme_explains_each_term_and_its_keys) {
     for (std::string line; std::getline(file, line);)
         if (line.starts_with("| `")) rows[line.substr(3, line.find('`', 3) - 3)] = line;
     for_each_term([&](auto term) {
-        if (std::string_view(term.name) == "issue") return;  // several terms together
         BOOST_TEST_REQUIRE(rows.contains(term.name), term.name);
         if constexpr (requires { term.prices; })
             for (const auto& price : term.prices)

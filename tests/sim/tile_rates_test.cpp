@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 
 using namespace ringlab::sim;
@@ -16,17 +14,11 @@ using ringlab::layouts::Pass;
 
 namespace {
 
-const std::filesystem::path machines = std::filesystem::path(RINGLAB_SOURCE_DIR) / "experiments" / "machines";
-
-std::string text_of(const std::string& name) {
-    std::ifstream file(machines / (name + ".toml"));
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
 /// Eight H200 of whose file every line of a key is what `with` says; $1 stands for the key.
 Machine machine_with(const std::string& keys, const std::string& with) {
     const std::regex line("\n(" + keys + ") = [^\n]*");
-    return parse_machine(std::regex_replace(text_of("h200_nvswitch_copy_engine"), line, with), "machine.toml");
+    return parse_machine(std::regex_replace(shipped_machine("h200_nvswitch_copy_engine").text, line, with),
+                         "machine.toml");
 }
 
 Machine machine_with_teraflops(const std::string& value) {
@@ -84,7 +76,7 @@ BOOST_AUTO_TEST_CASE(a_rate_that_the_prices_of_tiles_contradict_is_noted_with_bo
 }
 
 BOOST_AUTO_TEST_CASE(shipped_machines_contradict_themselves_nowhere) {
-    for (const auto& file : std::filesystem::directory_iterator(machines))
+    for (const auto& file : std::filesystem::directory_iterator(RINGLAB_SOURCE_DIR "/experiments/machines"))
         BOOST_TEST(load_machine(file.path()).notes.empty(), file.path());
 }
 

@@ -42,7 +42,7 @@ Config defaults() {
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
+    Judge judge(judge_limits(config));
 
     // 2. Execute each in bf16 and judge it by fp64.
     study.run([&](Trial& trial) {

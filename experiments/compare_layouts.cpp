@@ -83,8 +83,7 @@ Words row_of(const Record& record, const Case& which, const Config& config, cons
     const auto name = which.name();
     auto row = cells_of(which, config.sweep);
     row.push_back(ratio(record.number(name, "balance_cells")));
-    for (const auto pass : both_passes)
-        row.push_back(ratio(measured_balance(record, which, pass)));
+    for (const auto pass : both_passes) row.push_back(ratio(measured_balance(record, which, pass)));
     for (const auto* pass : {"forward", "backward"})
         row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
     for (const auto* pass : {"forward", "backward"})
@@ -118,7 +117,7 @@ int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; read the machines; open the record.
     Predictor predictor(config);
     Study study(experiment, config, argc, argv, [&](Provenance& provenance) { predictor.add_provenance(provenance); });
-    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
+    Judge judge(judge_limits(config));
 
     study.run([&](Trial& trial) {
         // 2. Execute and measure.
@@ -155,8 +154,7 @@ int study(const Config& config, int argc, char** argv) {
     for (const auto& which : study.cases()) {
         table.add(row_of(record, which, config, predictor.machines()));
         for (const auto& machine : predictor.machines())
-            for (const auto pass : both_passes)
-                add_causes(causes, record, which, config, machine, pass);
+            for (const auto pass : both_passes) add_causes(causes, record, which, config, machine, pass);
         if (!config.judging.judge) continue;
         for (const auto error : record.numbers(which.name(), "judged/relative_rms")) finite &= std::isfinite(error);
     }

@@ -200,15 +200,12 @@ int study(const Config& config, int argc, char** argv) {
     Forecast forecast(config);
     check(config, cases, forecast);
     say_notes(config.notes);
-    std::optional<Record> record;
-    if (make_backend(config.execution, config.problem.arithmetic, cases.front().ranks)->is_root()) {
-        auto provenance = collect_provenance(argc, argv);
-        provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
-        provenance.set("backend", config.execution.backend);
-        make_backend(config.execution, config.problem.arithmetic, cases.front().ranks)->add_provenance(provenance);
+    std::unique_ptr<Record> record;
+    if (const auto backend = make_backend(config.execution, config.problem.arithmetic, cases.front().ranks);
+        backend->is_root()) {
+        auto provenance = provenance_of(config, *backend, argc, argv);
         predictor.add_provenance(provenance);
-        record.emplace(config.output.path, record_opening(config.output),
-                       RecordHeader{experiment.name, experiment.purpose, config.output.text}, provenance);
+        record = make_record(experiment, config, std::move(provenance));
     }
 
     // 2. Each case's steps; cases of one length share their tokens.

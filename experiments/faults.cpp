@@ -251,7 +251,7 @@ int study(const Config& config, int argc, char** argv) {
     require(config.sweep.tokens.front() <= config.judging.limit, "--tokens {}: every result is judged whole, up to {}",
             config.sweep.tokens.front(), config.judging.limit);
     Source source(config.problem, config.sweep.inputs, config.execution.replicas);
-    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
+    Judge judge(judge_limits(config));
     const auto faults = faults_of(config, source, judge);
     if (launches(config.launcher))
         run_machine_trial(config, config.sweep.ranks.front(), {"none", "", {}, ""});
@@ -259,27 +259,24 @@ int study(const Config& config, int argc, char** argv) {
         fmt::print(stderr, "[note] faults of the machine are left out: {}\n",
                    config.launcher == "none" ? "no launcher" : "this program was built without MPI");
     say_notes(config.notes);
-    auto provenance = collect_provenance(argc, argv);
-    provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
-    provenance.set("backend", config.execution.backend);
-    make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks.front())->add_provenance(provenance);
+    const auto backend = make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks.front());
+    auto provenance = provenance_of(config, *backend, argc, argv);
     for (const auto& [name, path] : source.files()) provenance.set_file("input_" + name, path);
-    Record record(config.output.path, record_opening(config.output),
-                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+    const auto record = make_record(experiment, config, std::move(provenance));
 
     // 2. One after another.
     Progress progress(faults.size(), false);
     for (std::size_t i = 0; i < faults.size(); ++i) {
-        say_when_interrupted(interrupted_text(record, i, faults.size()));
+        say_when_interrupted(interrupted_text(*record, i, faults.size()));
         progress.start(faults[i].name);
-        if (!record.has(faults[i].name)) record.commit(faults[i].name, faults[i].make());
+        if (!record->has(faults[i].name)) record->commit(faults[i].name, faults[i].make());
         progress.finish();
     }
-    record.finish();
+    record->finish();
 
     // 3. The tables.
-    const bool all_seen = report(record, faults);
-    fmt::print("{}\nRecord: {}\n", all_seen ? "All are seen, and nothing else." : "NOT ALL ARE SEEN.", record.name());
+    const bool all_seen = report(*record, faults);
+    fmt::print("{}\nRecord: {}\n", all_seen ? "All are seen, and nothing else." : "NOT ALL ARE SEEN.", record->name());
     return all_seen ? 0 : 2;
 }
 

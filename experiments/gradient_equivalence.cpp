@@ -40,7 +40,7 @@ Config defaults() {
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
+    Judge judge(judge_limits(config));
 
     // 2. Execute each, judge it, keep what came of it.
     study.run([&](Trial& trial) {

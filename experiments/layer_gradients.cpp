@@ -249,7 +249,7 @@ int study(const Config& config, int argc, char** argv) {
 
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)});
+    Judge judge(judge_limits(config));
 
     // 2. Execute each, put gradients together by every rule, keep how far they are off.
     study.run([&](Trial& trial) {

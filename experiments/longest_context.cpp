@@ -187,17 +187,16 @@ int body(int argc, char** argv) {
                                  ->bench(config->execution, config->timing, config->sweep.ranks, config->problem.seed)
                            : nullptr;
     if (bench) bench->add_provenance(provenance);
-    Record record(config->output.path, record_opening(config->output),
-                  {experiment.name, experiment.purpose, config->output.text}, std::move(provenance));
+    const auto record = make_record(experiment, *config, std::move(provenance));
 
     // 2. Search each that the record lacks.
     {
         Progress progress(searches.size(), false);
         for (std::size_t i = 0; i < searches.size(); ++i) {
             const auto& search = searches[i];
-            say_when_interrupted(interrupted_text(record, i, searches.size()));
+            say_when_interrupted(interrupted_text(*record, i, searches.size()));
             progress.start(search.name());
-            if (!record.has(search.name())) {
+            if (!record->has(search.name())) {
                 const auto kept = keeping(search.policy, problem, config->memory);
                 RunWriter run;
                 const auto found =
@@ -205,12 +204,12 @@ int body(int argc, char** argv) {
                 describe(run, search, problem, kept, config->memory.model_layers, found);
                 if (bench && found.tokens > 0)
                     describe_confirmation(run, search, problem, kept.with_backward, found, *bench);
-                record.commit(search.name(), run);
+                record->commit(search.name(), run);
             }
             progress.finish();
         }
     }
-    record.finish();
+    record->finish();
 
     // 3. The table.
     fmt::print(
@@ -218,12 +217,12 @@ int body(int argc, char** argv) {
         "Attention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
         "Limit: the largest part of that memory, or what else keeps the sequence from being longer. Record: "
         "{}\n",
-        table_of(record, searches, bench != nullptr).text(), config->memory.model_layers,
+        table_of(*record, searches, bench != nullptr).text(), config->memory.model_layers,
         config->memory.model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads, problem.head_dim,
-        problem.batch, memory_text(devices.front().capacity.device), record.name());
+        problem.batch, memory_text(devices.front().capacity.device), record->name());
     std::vector<std::string> names;
     for (const auto& search : searches) names.push_back(search.name());
-    const auto too_long = refuted(record, names);
+    const auto too_long = refuted(*record, names);
     if (too_long == 0) return 0;
     fmt::print(stderr, "{}: {} of the {} lengths did not run on GPUs; the table says why\n", experiment.name, too_long,
                names.size());

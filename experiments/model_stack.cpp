@@ -95,7 +95,7 @@ public:
           stack_(std::move(stack)),
           config_(config),
           predictor_(config),
-          judge_({.whole_tokens = config.judging.limit, .largest_p = largest_p_of(config.execution.backend)}) {
+          judge_(judge_limits(config)) {
         Forecast forecast(config);
         forecast.require_ranks_to_execute();
         for (const auto& layout : config.sweep.layouts)
@@ -108,13 +108,9 @@ public:
         backend_ = make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks[0]);
         say_notes(config.notes);
         forecast.announce();
-        auto provenance = collect_provenance(argc, argv);
+        auto provenance = provenance_of(config, *backend_, argc, argv);
         predictor_.add_provenance(provenance);
-        provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
-        provenance.set("backend", config.execution.backend);
-        backend_->add_provenance(provenance);
-        record_.emplace(config.output.path, record_opening(config.output),
-                        RecordHeader{experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+        record_ = make_record(experiment, config, std::move(provenance));
     }
 
     /// The exit status.
@@ -407,7 +403,7 @@ private:
     Predictor predictor_;
     Judge judge_;
     std::unique_ptr<Backend> backend_;
-    std::optional<Record> record_;
+    std::unique_ptr<Record> record_;
 };
 
 /// The configuration of each kind: as if its preset had been given.

@@ -282,16 +282,15 @@ int study(const Config& config, int argc, char** argv) {
     packings.predictor().add_provenance(provenance);
     provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
     provenance.set_file("document_lengths", path);
-    Record record(config.output.path, record_opening(config.output),
-                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+    const auto record = make_record(experiment, config, std::move(provenance));
 
     // 2. Every layout: predict all packings, execute some.
     Progress progress(cases.size() * (1 + measured), false);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         const auto& which = cases[i];
-        say_when_interrupted(interrupted_text(record, i, cases.size()));
+        say_when_interrupted(interrupted_text(*record, i, cases.size()));
         const auto forecasts = measured > 0 ? 2 * i : i;  // of this layout: where they begin
-        const bool is_missing = !record.has(which.name());
+        const bool is_missing = !record->has(which.name());
         std::vector<Outcome> outcomes;
         progress.start(fmt::format("{}, {} packings predicted", which.name(), config.packing.count),
                        forecast.seconds_of(forecasts));
@@ -309,18 +308,18 @@ int study(const Config& config, int argc, char** argv) {
             describe_layout(run, which, config.packing.count);
             describe_outcomes(run, outcomes, packings.predictor().machines());
             describe_measured(run, balances);
-            record.commit(which.name(), run);
+            record->commit(which.name(), run);
         }
     }
-    record.finish();
+    record->finish();
 
     // 3. The table.
     fmt::print(
         "{}\nBalance: largest rank over mean, in visible pairs, and in processor time of the first {} of {} packings.\n"
         "After a machine's name: predicted, mean of the packings; balance of the forward pass in compute "
         "time.\nRecord: {}\n",
-        table_of(record, cases, config, packings.predictor().machines()).text(), measured, config.packing.count,
-        record.name());
+        table_of(*record, cases, config, packings.predictor().machines()).text(), measured, config.packing.count,
+        record->name());
     return 0;
 }
 

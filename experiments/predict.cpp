@@ -179,13 +179,12 @@ int body(int argc, char** argv) {
     predictor.predict_as_configured(threads / at_once);
     auto provenance = collect_provenance(argc, argv);
     predictor.add_provenance(provenance);
-    Record record(config->output.path, record_opening(config->output),
-                  {experiment.name, experiment.purpose, config->output.text}, std::move(provenance));
+    const auto record = make_record(experiment, *config, std::move(provenance));
 
     // 2. Predict each case that the record lacks.
     std::vector<std::size_t> lacking;
     for (std::size_t i = 0; i < cases.size(); ++i)
-        if (!record.has(cases[i].name())) lacking.push_back(i);
+        if (!record->has(cases[i].name())) lacking.push_back(i);
     const auto predicted = [&](std::size_t i) {
         const auto& which = cases[lacking[i]];
         const auto plan = make_plan(which, problem_from(config->problem));
@@ -199,23 +198,23 @@ int body(int argc, char** argv) {
     {
         Progress progress(lacking.size(), false);
         const auto start = [&](std::size_t i) {
-            say_when_interrupted(interrupted_text(record, cases.size() - lacking.size() + i, cases.size()));
+            say_when_interrupted(interrupted_text(*record, cases.size() - lacking.size() + i, cases.size()));
             if (i < lacking.size()) progress.start(cases[lacking[i]].name(), forecast.seconds_of(lacking[i]));
         };
         start(0);
         make_in_parallel(lacking.size(), at_once, predicted, [&](std::size_t i, RunWriter run) {
-            record.commit(cases[lacking[i]].name(), run);
+            record->commit(cases[lacking[i]].name(), run);
             progress.finish();
             start(i + 1);
         });
     }
-    record.finish();
+    record->finish();
     predictor.write_trace();
     for (const auto& which : cases) execution_traces.write(which);
     execution_traces.say();
 
     // 3. The table.
-    Summary summary(*config, record);
+    Summary summary(*config, *record);
     for (const auto& machine : predictor.machines())
         for (const auto& which : cases) summary.add(machine, which);
     fmt::print(
@@ -232,7 +231,7 @@ int body(int argc, char** argv) {
             ? fmt::format("ms: undisturbed. N %: the time below which N % of {} disturbed repeats stay.\n",
                           config->execution.repeats)
             : "",
-        summary.causes(), trust_text(*config, predictor), record.name());
+        summary.causes(), trust_text(*config, predictor), record->name());
     return 0;
 }
 

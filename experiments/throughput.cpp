@@ -2,7 +2,6 @@
 // product and the links, all in one run: sizes x layouts x masks x schedules x transports, forward and backward.
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/main/run_study.hpp"
@@ -48,18 +47,13 @@ Config defaults() {
     return config;
 }
 
-Plan plan_of(const ThroughputCase& which, const ProblemConfig& config) {
-    const auto shaped = with_shape(which.shape, config);
-    return make_plan(which.which, problem_from(shaped));
-}
-
 void time_case(const ThroughputCase& which, const Config& config, Bench& bench, RunWriter& run) {
     using Kind = ThroughputCase::Kind;
     if (which.kind == Kind::ceilings) {
         if (bench.is_root()) describe_ceilings(run, bench.ceilings(which.gpus));
         return;
     }
-    const auto plan = plan_of(which, config.problem);
+    const auto plan = make_plan(which, config.problem);
     if (which.kind == Kind::device) {
         if (bench.is_root()) describe_device(run, which, plan, bench.device(plan, which.kernels));
         return;
@@ -72,15 +66,14 @@ int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; find the GPUs; open the record.
     const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     for (const auto& which : cases)
-        if (which.kind != ThroughputCase::Kind::ceilings) plan_of(which, config.problem);  // refuse now, not midway
+        if (which.kind != ThroughputCase::Kind::ceilings) make_plan(which, config.problem);  // refuse now, not midway
     const auto bench =
         backend_kind(config.execution)->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed);
-    std::optional<Record> record;
+    std::unique_ptr<Record> record;
     if (bench->is_root()) {
         auto provenance = collect_provenance(argc, argv);
         bench->add_provenance(provenance);
-        record.emplace(config.output.path, record_opening(config.output),
-                       RecordHeader{experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+        record = make_record(experiment, config, std::move(provenance));
     }
 
     // 2. Time each case that the record lacks.

@@ -135,15 +135,14 @@ int study_published(const Config& config, int argc, char** argv) {
         files.emplace_back(std::filesystem::path(file).stem().string(), load_rows(file, *benchmark));
         provenance.set_file("published_" + files.back().first, file);
     }
-    Record record(config.output.path, record_opening(config.output),
-                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+    const auto record = make_record(experiment, config, std::move(provenance));
     for (const auto& table : tables) {
         const auto figures = predict_published(table);
         for (const auto& figure : figures) {
             RunWriter run;
             describe_published(run, table, figure);
-            record.commit(fmt::format("{}, {} S={}", table.name, figure.system, table.ranks * figure.tokens_per_rank),
-                          run);
+            record->commit(fmt::format("{}, {} S={}", table.name, figure.system, table.ranks * figure.tokens_per_rank),
+                           run);
         }
         fmt::print("{}\n", published_text(table, figures));
     }
@@ -152,20 +151,15 @@ int study_published(const Config& config, int argc, char** argv) {
         for (const auto& figure : figures) {
             RunWriter run;
             describe_row(run, *benchmark, figure);
-            record.commit(fmt::format("{}, {} {} {} P={}", name, figure.row.system, figure.row.mask,
-                                      to_string(figure.row.pass), figure.row.gpus),
-                          run);
+            record->commit(fmt::format("{}, {} {} {} P={}", name, figure.row.system, figure.row.mask,
+                                       to_string(figure.row.pass), figure.row.gpus),
+                           run);
         }
         fmt::print("{}\n", rows_text(name, *benchmark, figures));
     }
-    record.finish();
-    fmt::print("Record: {}\n", record.name());
+    record->finish();
+    fmt::print("Record: {}\n", record->name());
     return 0;
-}
-
-Plan plan_of(const ThroughputCase& which, const ProblemConfig& config) {
-    const auto shaped = with_shape(which.shape, config);
-    return make_plan(which.which, problem_from(shaped));
 }
 
 /// Predicts both passes as they were measured: repeated, with the pause that the program makes.
@@ -198,31 +192,6 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
     }
 }
 
-/// The rings of all records that come with Ringlab, each on the machine file of its machine.
-int study_all_records(const Config& config, int argc, char** argv) {
-    for (const auto& option : config.given)
-        require(option == "measured" || option == "output" || option == "overwrite" || option == "config",
-                "--measured all: the records decide what is predicted and on which machine; leave out --{}", option);
-    const auto records = scored_records();
-    auto provenance = collect_provenance(argc, argv);
-    std::size_t rings = 0;
-    for (const auto& record : records) {
-        if (record.machines.empty()) continue;
-        rings += RecordedRings(record.path, record.changed_schedules).cases().size();
-        provenance.set_file("measured_" + record.name, record.path);
-        for (const auto& [transport, machine] : record.machines)
-            provenance.set_file("machine_" + machine, find_resource(machine, "machines", ".toml"));
-    }
-    Record scores(config.output.path, record_opening(config.output),
-                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
-    Progress progress(rings, false);
-    for (const auto& record : records)
-        if (record.why_not.empty()) score_record(scores, record, progress);
-    scores.finish();
-    fmt::print("{}\nRecord: {}\n", scores_text(load_scores(scores.name()).rings, records), scores.name());
-    return 0;
-}
-
 /// What --measured names: a record, scored on the first machine file given, or those that come with Ringlab.
 std::vector<ScoredRecord> records_named(const Config& config, const std::string& option) {
     if (config.timing.measured == all_records) return scored_records();
@@ -238,14 +207,16 @@ std::vector<ScoredRecord> records_named(const Config& config, const std::string&
     return {std::move(record)};
 }
 
-/// What `asked`, "--without" or "--explain", says of the rings of records. `study` writes it and returns a text.
+/// What `asked`, such as "--without", says of the rings of records. `study` writes it and returns a text.
 int study_records(const Config& config, const std::string& asked, int argc, char** argv,
                   const std::function<std::string(Record&, const std::vector<ScoredRecord>&, Progress&)>& study) {
     require(!config.timing.measured.empty(), "{}: say which rings, as in --measured all", asked);
+    const bool all = config.timing.measured == all_records;  // each with the machine file of its machine
     for (const auto& option : config.given)
-        require("--" + option == asked || option == "measured" || option == "machines" || option == "transports" ||
-                    option == "output" || option == "overwrite" || option == "config",
-                "{}: the records decide what is predicted; leave out --{}", asked, option);
+        require("--" + option == asked || option == "measured" || option == "output" || option == "overwrite" ||
+                    option == "config" || (!all && (option == "machines" || option == "transports")),
+                "{}: the records decide what is predicted{}; leave out --{}", asked, all ? " and on which machine" : "",
+                option);
     const auto records = records_named(config, asked);
     auto provenance = collect_provenance(argc, argv);
     std::size_t rings = 0;
@@ -257,29 +228,27 @@ int study_records(const Config& config, const std::string& asked, int argc, char
             provenance.set_file("machine_" + std::filesystem::path(machine).stem().string(),
                                 find_resource(machine, "machines", ".toml"));
     }
-    Record scores(config.output.path, record_opening(config.output),
-                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+    const auto scores = make_record(experiment, config, std::move(provenance));
     Progress progress(rings, false);
-    const auto text = study(scores, records, progress);
-    scores.finish();
-    fmt::print("{}\nRecord: {}\n", text, scores.name());
+    const auto text = study(*scores, records, progress);
+    scores->finish();
+    fmt::print("{}\nRecord: {}\n", text, scores->name());
     return 0;
 }
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Find the devices; lay out every case; read the machines; open the record.
     const auto [bench, cases] = rings(config);
-    for (const auto& which : cases) plan_of(which, config.problem);  // refuse now, not midway
+    for (const auto& which : cases) make_plan(which, config.problem);  // refuse now, not midway
     require(config.prediction.engine == "events", "--engine {}: validate needs the event engine",
             config.prediction.engine);
     Predictor predictor(config);
-    std::optional<Record> record;
+    std::unique_ptr<Record> record;
     if (bench->is_root()) {
         auto provenance = collect_provenance(argc, argv);
         bench->add_provenance(provenance);
         predictor.add_provenance(provenance);
-        record.emplace(config.output.path, record_opening(config.output),
-                       RecordHeader{experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+        record = make_record(experiment, config, std::move(provenance));
     }
 
     // 2. Time and predict each case that the record lacks.
@@ -288,7 +257,7 @@ int study(const Config& config, int argc, char** argv) {
         for (const auto& which : cases) {
             progress.start(which.name());
             if (!is_recorded(config.execution, *bench, record && record->has(which.name()))) {
-                const auto plan = plan_of(which, config.problem);
+                const auto plan = make_plan(which, config.problem);
                 const auto samples = bench->ring(plan, which.group(), which.transport, which.kernels);
                 if (record) {
                     RunWriter run;
@@ -324,7 +293,7 @@ int body(int argc, char** argv) {
         });
     }
     if (config->scoring.explain) return study_records(*config, "--explain", argc, argv, explain);
-    if (config->timing.measured == all_records) return study_all_records(*config, argc, argv);
+    if (config->timing.measured == all_records) return study_records(*config, "--measured all", argc, argv, score_all);
     if (config->timing.measured.empty()) settle_transports(*config);
     return run_in_session(config->execution, config->output.text, argc, argv,
                           [&] { return study(*config, argc, argv); });

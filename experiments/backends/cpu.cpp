@@ -13,6 +13,16 @@
 namespace ringlab::experiments {
 namespace {
 
+/// Seconds from the start of a pass to its end, by rank.
+std::vector<double> ends(const layouts::Timeline& timeline) {
+    std::vector<double> seconds(static_cast<std::size_t>(timeline.ranks));
+    for (const auto& span : timeline.spans) {
+        auto& end = seconds[static_cast<std::size_t>(span.rank)];
+        end = std::max(end, layouts::to_seconds(span.end));
+    }
+    return seconds;
+}
+
 /// Ranks on this machine's processors, as threads or as MPI processes.
 class CpuBackend : public Backend {
 public:
@@ -83,15 +93,6 @@ private:
         return measurements;
     }
 
-    static std::vector<double> ends(const layouts::Timeline& timeline) {
-        std::vector<double> seconds(static_cast<std::size_t>(timeline.ranks));
-        for (const auto& span : timeline.spans) {
-            auto& end = seconds[static_cast<std::size_t>(span.rank)];
-            end = std::max(end, layouts::to_seconds(span.end));
-        }
-        return seconds;
-    }
-
     std::string transport_;
     std::chrono::milliseconds timeout_;
     std::unique_ptr<reference::World> world_;
@@ -141,7 +142,7 @@ public:
             backward.push_back(std::move(run.backward));
             samples.clock_uncertainty = run.clock_uncertainty;
             samples.memory.clear();
-            for (std::size_t rank = 0; rank < run.scratch_bytes.size(); ++rank)
+            for (std::size_t rank = 0; rank < run.scratch_bytes.size(); ++rank)  // results as a GPU keeps them
                 samples.memory.push_back({0, gradient_bytes(plan, static_cast<int>(rank)), run.scratch_bytes[rank],
                                           run.workspace_bytes[rank]});
         }
@@ -155,25 +156,13 @@ private:
         return std::chrono::duration<double>(reference::Clock::now() - begin).count();
     }
 
-    /// Bytes of the gradients of a rank's tokens in the problem's dtype, in which a GPU keeps them. They count as
-    /// results.
-    static std::int64_t gradient_bytes(const Plan& plan, int rank) {
-        const auto& p = plan.problem;
-        const auto row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
-        return p.batch * plan.layout().shard_tokens(rank) * row * layouts::bytes_of(p.dtype);
-    }
-
     /// Samples of these passes, with the timeline of a median pass. Each pass starts when its inputs are distributed,
     /// not when the pass before ends, so there is no period. Nothing issues passes, so there is no issue time.
     static PassSamples samples_of(std::vector<layouts::Timeline> timelines) {
         PassSamples samples;
         for (const auto& timeline : timelines) {
-            auto& seconds = samples.seconds.emplace_back(static_cast<std::size_t>(timeline.ranks), 0.0);
-            for (const auto& span : timeline.spans) {
-                auto& end = seconds[static_cast<std::size_t>(span.rank)];
-                end = std::max(end, layouts::to_seconds(span.end));
-            }
-            samples.issue.emplace_back(seconds.size(), 0.0);
+            samples.seconds.push_back(ends(timeline));
+            samples.issue.emplace_back(samples.seconds.back().size(), 0.0);
         }
         const auto middle = timelines.begin() + static_cast<std::ptrdiff_t>(timelines.size() / 2);
         std::nth_element(timelines.begin(), middle, timelines.end(),

@@ -75,6 +75,10 @@ ProblemConfig with_shape(const std::string& shape, ProblemConfig config) {
     return config;
 }
 
+Plan make_plan(const ThroughputCase& which, const ProblemConfig& config) {
+    return make_plan(which.which, problem_from(with_shape(which.shape, config)));
+}
+
 std::string shape_text(const layouts::Problem& p) {
     const auto value = p.value_dim == p.head_dim ? std::string() : fmt::format("-{}", p.value_dim);
     return fmt::format("{}:{}/{}{}/{}", p.query_heads, p.kv_heads, p.head_dim, value, to_string(p.dtype));

@@ -37,6 +37,10 @@ bool asks_protocol(const TimingConfig& config, const std::string& protocol);
 /// in `config`. Throws Error on anything else.
 ProblemConfig with_shape(const std::string& shape, ProblemConfig config);
 
+/// The plan of a case that has a shape; what the shape leaves open is as in `config`. Throws Error as make_plan() of a
+/// Case does.
+Plan make_plan(const ThroughputCase& which, const ProblemConfig& config = {});
+
 /// The shape of a configuration in full, "32:8/192-128/bf16".
 std::string shape_text(const layouts::Problem& problem);
 

@@ -38,13 +38,10 @@ void describe_samples(RunWriter& run, const std::string& pass, const PassSamples
 }
 
 void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryShare>& memory) {
-    const auto& p = plan.problem;
-    const auto gradient_row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
     std::int64_t most = 0;
     for (std::size_t i = 0; i < memory.size(); ++i) {
         const auto rank = static_cast<int>(i) % plan.layout().ranks();
-        const auto gradients = p.batch * plan.layout().shard_tokens(rank) * gradient_row * layouts::bytes_of(p.dtype);
-        most = std::max(most, memory[i].results + memory[i].slots + memory[i].work - gradients);
+        most = std::max(most, memory[i].results + memory[i].slots + memory[i].work - gradient_bytes(plan, rank));
     }
     run.attribute(
         "extra_bytes", static_cast<double>(most), "B",

@@ -29,7 +29,7 @@ struct SweepConfig {
 
 /// One combination of a sweep, as the user wrote its parts.
 struct Case {
-    std::string input, mask, layout, schedule, policy;
+    std::string input = {}, mask = {}, layout = {}, schedule = {}, policy = {};
     int ranks = 1;
     std::int64_t tokens = 0;      ///< of the whole sequence, before padding
     std::int64_t queries = 0;     ///< number of last tokens of every sequence that have a query row; 0: all

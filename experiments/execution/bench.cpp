@@ -7,6 +7,12 @@ namespace {
 
 }  // namespace
 
+std::int64_t gradient_bytes(const Plan& plan, int rank) {
+    const auto& p = plan.problem;
+    const auto row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
+    return p.batch * plan.layout().shard_tokens(rank) * row * layouts::bytes_of(p.dtype);
+}
+
 DeviceSamples Bench::device(const Plan&, const std::string&) { fail_without_accelerator(); }
 MemoryTrial Bench::trial(const Plan&, std::int64_t) { fail_without_accelerator(); }
 CeilingSamples Bench::ceilings(int) { fail_without_accelerator(); }

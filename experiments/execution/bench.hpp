@@ -28,6 +28,9 @@ struct MemoryShare {
     std::int64_t inputs = 0, results = 0, slots = 0, work = 0;
 };
 
+/// Bytes of the gradients of a rank's tokens in the problem's dtype.
+std::int64_t gradient_bytes(const Plan& plan, int rank);
+
 /// The kernel family that did each pass.
 struct KernelsUsed {
     std::string forward, backward;

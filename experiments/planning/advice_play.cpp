@@ -116,8 +116,7 @@ std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock cl
     std::array<double, 2> ratio{};
     try {
         for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
-            const auto ends =
-                sim::max_plus_symmetric(*plan.schedule(both_passes[pass]), one.machine->machine, options);
+            const auto ends = sim::max_plus_symmetric(*plan.schedule(both_passes[pass]), one.machine->machine, options);
             ratio[pass] = layouts::to_seconds(*std::ranges::max_element(ends)) / alone.seconds[pass];
         }
     } catch (const Error&) {

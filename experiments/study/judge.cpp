@@ -73,8 +73,10 @@ std::string to_string(Extent extent) {
     return {};
 }
 
-reference::LargestP largest_p_of(const std::string& backend) {
-    return backend == "cuda" ? reference::LargestP::rounded : reference::LargestP::exact;
+JudgeLimits judge_limits(const Config& config) {
+    return {
+        .whole_tokens = config.judging.limit,
+        .largest_p = config.execution.backend == "cuda" ? reference::LargestP::rounded : reference::LargestP::exact};
 }
 
 Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "experiments/config/config.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
 #include "layouts/schedules/schedule.hpp"
@@ -57,8 +58,8 @@ struct JudgeLimits {
     reference::LargestP largest_p = reference::LargestP::exact;  ///< of what is judged
 };
 
-/// Of results of a backend, by its name.
-reference::LargestP largest_p_of(const std::string& backend);
+/// Limits by which the configuration asks for its backend's results to be judged.
+JudgeLimits judge_limits(const Config& config);
 
 /// Cost of judging a problem under a mask: how much is judged, and the number of pairs of both passes of one head that
 /// would cost as much.

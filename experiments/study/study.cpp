@@ -86,6 +86,20 @@ RecordOpening record_opening(const OutputConfig& output) {
     return opening;
 }
 
+std::unique_ptr<Record> make_record(const Experiment& experiment, const Config& config, Provenance provenance) {
+    return std::make_unique<Record>(config.output.path, record_opening(config.output),
+                                    RecordHeader{experiment.name, experiment.purpose, config.output.text},
+                                    std::move(provenance));
+}
+
+Provenance provenance_of(const Config& config, const Backend& backend, int argc, const char* const* argv) {
+    auto provenance = collect_provenance(argc, argv);
+    provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
+    provenance.set("backend", config.execution.backend);
+    backend.add_provenance(provenance);
+    return provenance;
+}
+
 std::string interrupted_text(const Record& record, std::size_t done, std::size_t runs) {
     return fmt::format(
         "interrupted; {} of {} runs are in '{}', and the same command with -o '{}' --resume does the rest", done, runs,
@@ -121,14 +135,10 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
              host_notes(ring_group(config.execution, *sizes.begin()), processes::Session::current().hosts()))
             fmt::print(stderr, "[note] {}\n", note);
     forecast_.announce();
-    provenance_ = collect_provenance(argc, argv);
-    provenance_.set("seed", static_cast<std::int64_t>(config.problem.seed));
-    provenance_.set("backend", config.execution.backend);
-    backend->add_provenance(provenance_);
+    provenance_ = provenance_of(config, *backend, argc, argv);
     for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
     if (add_provenance) add_provenance(provenance_);
-    record_.emplace(config.output.path, record_opening(config.output),
-                    RecordHeader{experiment.name, experiment.purpose, config.output.text}, provenance_);
+    record_ = make_record(experiment, config, provenance_);
 }
 
 Plan Study::plan_of(const Case& which) const {

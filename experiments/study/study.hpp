@@ -10,7 +10,7 @@
 #include "experiments/study/judge.hpp"
 
 #include <functional>
-#include <optional>
+#include <memory>
 
 namespace ringlab::experiments {
 
@@ -55,7 +55,7 @@ public:
     const std::vector<Case>& cases() const { return cases_; }
 
     /// The record; null on processes other than the root.
-    const Record* record() const { return record_ ? &*record_ : nullptr; }
+    const Record* record() const { return record_.get(); }
 
 private:
     Plan plan_of(const Case& which) const;
@@ -65,12 +65,18 @@ private:
     std::vector<Case> cases_;
     FileGuard files_;
     Provenance provenance_;
-    std::optional<Record> record_;
+    std::unique_ptr<Record> record_;
     Forecast forecast_;
 };
 
 /// How a record is opened: what --resume and --overwrite ask for, and what may be replaced.
 RecordOpening record_opening(const OutputConfig& output);
+
+/// The record of an experiment, where and as the configuration asks for it.
+std::unique_ptr<Record> make_record(const Experiment& experiment, const Config& config, Provenance provenance);
+
+/// What can be known of every run, with the seed and what the backend that executes it knows.
+Provenance provenance_of(const Config& config, const Backend& backend, int argc, const char* const* argv);
 
 /// The line that is printed when a sweep is interrupted after so many of its runs.
 std::string interrupted_text(const Record& record, std::size_t done, std::size_t runs);

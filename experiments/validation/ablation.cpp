@@ -1,8 +1,6 @@
 #include "experiments/validation/ablation.hpp"
 
-#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/files/resources.hpp"
 #include "experiments/prediction/scored_rings.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/recorded.hpp"
@@ -29,17 +27,15 @@ void add_errors(const ScoredRecord& record, const std::vector<std::string>& term
                 std::map<std::string, ErrorSets>& errors, Progress& progress) {
     RecordedRings rings(record.path, record.changed_schedules);
     std::map<std::pair<std::string, std::string>, sim::Machine> machines;  // by transport and term
-    for (const auto& [transport, name] : record.machines) {
-        const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
+    for (const auto& [transport, machine] : load_machines(record))
         for (const auto& term : terms) {
             auto& changed = machines.emplace(std::pair{transport, term}, machine).first->second;
             if (term != whole_model) sim::find_term(term).remove(changed);
         }
-    }
     for (const auto& ring : rings.cases()) {
         progress.start(scored_name(record, ring));
-        if (const auto shaped = with_shape(ring.shape, {}); record.machines.contains(ring.transport)) {
-            const auto plan = make_plan(ring.which, problem_from(shaped));
+        if (record.machines.contains(ring.transport)) {
+            const auto plan = make_plan(ring);
             const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
             const SetKey key{ring.transport, length_bin(plan.problem.tokens / ring.which.ranks).least};
             for (const auto pass : both_passes) {

@@ -1,10 +1,8 @@
 #include "experiments/validation/all_records.hpp"
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/files/files_read.hpp"
-#include "experiments/files/resources.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "experiments/validation/score.hpp"
 #include "sim/play/simulate.hpp"
@@ -82,29 +80,30 @@ std::string scored_name(const ScoredRecord& record, const ThroughputCase& ring) 
     return fmt::format("{}: {}", record.name, ring.name());
 }
 
+void describe_scored_ring(RunWriter& run, const std::string& record, const ThroughputCase& ring) {
+    run.attribute("measured_record", record, "1", "where the ring was measured");
+    run.attribute("transport", ring.transport, "1", "what carries messages");
+    run.attribute("mask", ring.which.mask, "1", "who sees whom");
+    run.attribute("layout", ring.which.layout, "1", "which rank owns which tokens");
+    run.attribute("algorithm", ring.which.schedule, "1", "schedule that brings queries and keys together");
+    run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
+    run.attribute("ranks", ring.which.ranks, "1", "ring size P");
+    run.attribute("tokens", ring.which.tokens, "1", "of the whole sequence");
+}
+
 void score_record(Record& scores, const ScoredRecord& record, Progress& progress) {
     RecordedRings rings(record.path, record.changed_schedules);
     const KeptErrors kept(record.path);
-    std::map<std::string, sim::Machine> machines;
-    for (const auto& [transport, name] : record.machines)
-        machines.emplace(transport, sim::load_machine(find_resource(name, "machines", ".toml")));
+    const auto machines = load_machines(record);
     for (std::size_t i = 0; i < rings.cases().size(); ++i) {
         const auto& ring = rings.cases()[i];
         progress.start(scored_name(record, ring));
-        const auto shaped = with_shape(ring.shape, {});
-        const auto plan = make_plan(ring.which, problem_from(shaped));
+        const auto plan = make_plan(ring);
         const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
         const auto& machine = record.machines.at(ring.transport);
         RunWriter run;
-        run.attribute("measured_record", record.name, "1", "where the ring was measured");
+        describe_scored_ring(run, record.name, ring);
         run.attribute("machine", machine, "1", "machine file that it is scored on");
-        run.attribute("transport", ring.transport, "1", "what carries messages");
-        run.attribute("mask", plan.mask().name(), "1", "who sees whom");
-        run.attribute("layout", plan.layout().name(), "1", "which rank owns which tokens");
-        run.attribute("algorithm", ring.which.schedule, "1", "schedule that brings queries and keys together");
-        run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
-        run.attribute("ranks", ring.which.ranks, "1", "ring size P");
-        run.attribute("tokens", plan.problem.tokens, "1", "of the whole sequence");
         run.attribute("density", density(plan.mask()), "1", "visible pairs over those of a causal mask");
         for (const auto pass : both_passes) {
             const auto measured = measured_pass(samples, pass);
@@ -124,6 +123,13 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
         scores.commit(scored_name(record, ring), run);
         progress.finish();
     }
+}
+
+std::string score_all(Record& scores, const std::vector<ScoredRecord>& records, Progress& progress) {
+    for (const auto& record : records)
+        if (record.why_not.empty()) score_record(scores, record, progress);
+    scores.finish();
+    return scores_text(load_scores(scores.name()).rings, records);
 }
 
 std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& rings) {

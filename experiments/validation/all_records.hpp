@@ -27,9 +27,15 @@ void describe_errors(RunWriter& run, const std::string& ending, double measured,
 /// Name of the run of one of the record's rings in a record of the scores of all.
 std::string scored_name(const ScoredRecord& record, const ThroughputCase& ring);
 
+/// Columns of a record of scores that say which ring of which record a run is about.
+void describe_scored_ring(RunWriter& run, const std::string& record, const ThroughputCase& ring);
+
 /// Predicts every ring of a record by today's model, and commits a run for each to `scores`, with the error that the
 /// record itself keeps of the model of its day, if any. load_scores() reads them again.
 void score_record(Record& scores, const ScoredRecord& record, Progress& progress);
+
+/// Scores all records that are scored, and returns scores_text().
+std::string score_all(Record& scores, const std::vector<ScoredRecord>& records, Progress& progress);
 
 /// A row for each record, machine file and length: their names, rings, errors in % by today's model (mean / 95th
 /// percentile / largest), mean errors of the naive guesses, errors that the record keeps.

@@ -1,9 +1,7 @@
 #include "experiments/validation/explain.hpp"
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/files/resources.hpp"
 #include "experiments/prediction/scored_rings.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/recorded.hpp"
@@ -75,8 +73,7 @@ std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<
     for (const auto& ring : rings.cases()) {
         if (!machines.contains(ring.transport)) continue;
         progress.start(scored_name(record, ring));
-        const auto shaped = with_shape(ring.shape, ProblemConfig{});
-        auto& traced = found.emplace_back(TracedRing{ring, make_plan(ring.which, problem_from(shaped), {})});
+        auto& traced = found.emplace_back(TracedRing{ring, make_plan(ring)});
         const auto samples = rings.ring(traced.plan, ring.group(), ring.transport, ring.kernels);
         for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
             const auto& timeline = samples.of(both_passes[pass]).timeline;
@@ -177,14 +174,7 @@ std::string sum_table(const std::vector<ExplainedRing>& rings) {
 
 void describe(RunWriter& run, const ExplainedRing& explained) {
     const auto& [record, ring, passes] = explained;
-    run.attribute("measured_record", record, "1", "where the ring was measured");
-    run.attribute("transport", ring.transport, "1", "what carries messages");
-    run.attribute("mask", ring.which.mask, "1", "who sees whom");
-    run.attribute("layout", ring.which.layout, "1", "which rank owns which tokens");
-    run.attribute("algorithm", ring.which.schedule, "1", "schedule that brings queries and keys together");
-    run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
-    run.attribute("ranks", ring.which.ranks, "1", "ring size P");
-    run.attribute("tokens", ring.which.tokens, "1", "of the whole sequence");
+    describe_scored_ring(run, record, ring);
     for (std::size_t pass = 0; pass < passes.size(); ++pass) {
         const std::string ending = to_string(both_passes[pass]);
         const auto found = passes[pass].value_or(sim::Attribution{.predicted = NAN, .measured = NAN, .remainder = NAN});
@@ -208,9 +198,7 @@ void describe(RunWriter& run, const ExplainedRing& explained) {
 }  // namespace
 
 std::vector<ExplainedRing> explained_rings(const ScoredRecord& record, Progress& progress) {
-    std::map<std::string, sim::Machine> machines;
-    for (const auto& [transport, name] : record.machines)
-        machines.emplace(transport, sim::load_machine(find_resource(name, "machines", ".toml")));
+    const auto machines = load_machines(record);  // which the replays refer to
     const auto rings = traced_rings(record, machines, progress);
 
     std::map<std::pair<PassKey, std::string>, std::vector<double>> ratios;  // of attends; by mask

@@ -77,6 +77,13 @@ std::string machine_of(const std::string& record, const std::string& transport) 
 
 }  // namespace
 
+std::map<std::string, sim::Machine> load_machines(const ScoredRecord& record) {
+    std::map<std::string, sim::Machine> machines;
+    for (const auto& [transport, name] : record.machines)
+        machines.emplace(transport, sim::load_machine(find_resource(name, "machines", ".toml")));
+    return machines;
+}
+
 std::vector<ScoredRecord> scored_records() {
     auto reasons = not_scored();
     std::vector<ScoredRecord> records;

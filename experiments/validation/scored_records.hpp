@@ -1,5 +1,7 @@
 #pragma once
 
+#include "sim/machine/machine.hpp"
+
 #include <map>
 #include <string>
 #include <vector>
@@ -17,6 +19,9 @@ struct ScoredRecord {
     /// Schedules of the record that are other ones today, and how they have changed: their rings are not scored.
     std::map<std::string, std::string> changed_schedules = {};
 };
+
+/// The machines of a record's rings, by transport.
+std::map<std::string, sim::Machine> load_machines(const ScoredRecord& record);
 
 /// All of them, by name. Every record of validate and throughput is looked into; results/not_scored.toml lists those
 /// that are not scored, or whose rings of a schedule are not, with the reason. A record's name tells its machine:

@@ -273,6 +273,8 @@ const std::vector<Mistake> mistakes{
     {validate, {"--transports", "threads"}, {"--transports threads", "cuda", "copy, nccl"}},
     {validate, {"--measured", "missing.h5"}, {"missing.h5"}},
     {validate, {"--measured", "missing.h5", "--layouts", "zigzag"}, {"--measured", "--layouts"}},
+    {validate, {"--measured", "all", "--without", "each", "--machines", "ideal"}, {"--without", "--machines"}},
+    {validate, {"--measured", "all", "--explain", "--transports", "nccl"}, {"--explain", "--transports"}},
     {validate, {"--backend", "abacus"}, {"'abacus'", "cpu"}},
 };
 

@@ -188,15 +188,14 @@ int study_kineto(const Config& config, const Experiment& experiment, int argc, c
     if (beside) predictor.emplace(*beside);
     auto provenance = collect_provenance(argc, argv);
     if (predictor) predictor->add_provenance(provenance);
-    Record record(config.output.path, record_opening(config.output),
-                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
+    const auto record = make_record(experiment, config, std::move(provenance));
 
     // 2. The ranks.
     RunWriter run;
     describe_shares(run, measured, shares);
     describe_summary(run, summary / passes, "measured");
     run.timeline("measured", every_pass, measured.timeline);
-    record.commit("measured", run);
+    record->commit("measured", run);
     if (measured.clocks_disagree)
         fmt::print(stderr,
                    "[note] the clocks of the ranks disagree by more than the traces last: each rank begins at 0\n");
@@ -214,17 +213,17 @@ int study_kineto(const Config& config, const Experiment& experiment, int argc, c
                 describe_case(of_case, which, plan);
                 describe_summary(of_case, other.summary, "predicted");
                 of_case.timeline(predictor->machines()[machine], every_pass, std::move(other.timeline));
-                record.commit(name, of_case);
+                record->commit(name, of_case);
                 fmt::print("\n{}{}\n{}", name,
                            passes > 1 ? fmt::format(", measured times divided by {}", passes) : std::string(),
                            comparison(summary / passes, other.summary));
             }
     }
-    record.finish();
+    record->finish();
     fmt::print(
         "\nCompute: attention and other kernels. Communication: a message is under way, or waits for its other side. "
         "Exposed:\nthat, while nothing computes. Idle: neither, up to the end of the last rank.\nRecord: {}\n",
-        record.name());
+        record->name());
     return 0;
 }
 

@@ -72,9 +72,9 @@ BOOST_AUTO_TEST_SUITE(calibration)
 
 BOOST_AUTO_TEST_CASE(times_that_a_machine_would_give_are_found_again) {
     const auto truth = true_machine();
-    for (const auto pass : {Pass::forward, Pass::backward}) {
+    for (const auto pass : both_passes) {
         auto found = truth;
-        auto& cost = pass == Pass::forward ? found.forward : found.backward;
+        auto& cost = cost_of(found, pass);
         cost.launch_seconds = cost.work_tile_seconds = cost.full_tile_seconds = cost.partial_tile_seconds = 1;
         cost.resume_seconds = 1;
         const auto attends = timed_on(truth, pass);

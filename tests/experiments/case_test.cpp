@@ -184,6 +184,19 @@ double worst(const Verdict& verdict) {
     return largest;
 }
 
+/// The verdict on right results but for one tensor.
+Verdict verdict_on_wrong(Judge& judge, std::size_t wrong, double amount) {
+    Judged one;
+    auto o_unrounded = one.outputs.o;
+    if (wrong == 0) one.outputs.o *= 1 + amount;
+    if (wrong == 1) o_unrounded *= 1 + amount;
+    if (wrong == 2) one.outputs.lse += amount;
+    if (wrong == 3) one.outputs.dq *= 1 + amount;
+    if (wrong == 4) one.outputs.dk *= 1 + amount;
+    if (wrong == 5) one.outputs.dv *= 1 + amount;
+    return judge(one.problem, one.mask, one.inputs, "normal", one.outputs, o_unrounded);
+}
+
 BOOST_AUTO_TEST_CASE(right_results_pass_whole_or_by_sample) {
     const Judged one;
     const std::pair<JudgeLimits, Extent> kinds[] = {
@@ -274,16 +287,8 @@ BOOST_AUTO_TEST_CASE(a_latent_is_judged_by_what_it_expands_to_and_whole) {
 BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
     for (const std::int64_t limit : {1000, 100}) {
         for (std::size_t wrong = 0; wrong < 6; ++wrong) {
-            Judged one;
-            auto o_unrounded = one.outputs.o;
-            if (wrong == 0) one.outputs.o *= 2.0;
-            if (wrong == 1) o_unrounded *= 2.0;
-            if (wrong == 2) one.outputs.lse += 1.0;
-            if (wrong == 3) one.outputs.dq *= 2.0;
-            if (wrong == 4) one.outputs.dk *= 2.0;
-            if (wrong == 5) one.outputs.dv *= 2.0;
             Judge judge({.whole_tokens = limit});
-            const auto verdict = judge(one.problem, one.mask, one.inputs, "normal", one.outputs, o_unrounded);
+            const auto verdict = verdict_on_wrong(judge, wrong, 1);
             for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor)
                 BOOST_TEST((verdict[tensor].relative_rms > 1e-3) == (tensor == wrong), judged_tensors[tensor]);
         }
@@ -312,15 +317,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_sinks_are_judged_whole_and_by_the_runs_own_row
 BOOST_AUTO_TEST_CASE(whatever_is_wrong_shows_where_columns_are_judged_by_the_runs_own_rows) {
     Judge judge({.whole_tokens = 100, .statistics_flop = 1});
     for (std::size_t wrong = 0; wrong < 6; ++wrong) {
-        Judged one;
-        auto o_unrounded = one.outputs.o;
-        if (wrong == 0) one.outputs.o *= 1.01;
-        if (wrong == 1) o_unrounded *= 1.01;
-        if (wrong == 2) one.outputs.lse += 0.01;
-        if (wrong == 3) one.outputs.dq *= 1.01;
-        if (wrong == 4) one.outputs.dk *= 1.01;
-        if (wrong == 5) one.outputs.dv *= 1.01;
-        const auto verdict = judge(one.problem, one.mask, one.inputs, "normal", one.outputs, o_unrounded);
+        const auto verdict = verdict_on_wrong(judge, wrong, 0.01);
         for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor) {
             if (tensor == wrong) BOOST_TEST(verdict[tensor].relative_rms > 1e-3, judged_tensors[tensor]);
             if (wrong != 1 && wrong != 2 && tensor != wrong)

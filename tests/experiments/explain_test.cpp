@@ -41,11 +41,6 @@ std::vector<ThroughputCase> planted_rings(const std::string& transport) {
     return rings;
 }
 
-Plan plan_of(const ThroughputCase& ring) {
-    const auto shaped = with_shape(ring.shape, ProblemConfig{});
-    return make_plan(ring.which, problem_from(shaped), {});
-}
-
 PassSamples simulated(const Plan& plan, Pass pass, const Machine& machine) {
     sim::SimOptions options;
     options.trace = true;
@@ -66,7 +61,7 @@ void write_record(const std::filesystem::path& path, const std::vector<Throughpu
                   Spans spans) {
     Record record(path, RecordMode::overwrite, {"validate", "simulated rings", ""}, test::fixed_provenance());
     for (const auto& ring : rings) {
-        const auto plan = plan_of(ring);
+        const auto plan = make_plan(ring);
         RingSamples samples;
         samples.kernels = {"auto", "auto"};
         samples.forward = simulated(plan, Pass::forward, machine);

@@ -137,7 +137,7 @@ public:
 
     std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
         std::vector<TimedPass> both;
-        for (const auto pass : {Pass::forward, Pass::backward}) {
+        for (const auto pass : both_passes) {
             sim::SimOptions options;
             options.trace = true;
             options.sharing = transport != "loopback";
@@ -161,7 +161,7 @@ public:
 
     std::vector<Timed> rotations(const Plan& plan) override {
         std::vector<Timed> both;
-        for (const auto pass : {Pass::forward, Pass::backward})
+        for (const auto pass : both_passes)
             both.push_back({sim::rotation_seconds(*plan.schedule(pass), truth_, plan.layout().shard_tokens(0)), 0.01});
         return both;
     }
@@ -288,7 +288,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     ring.ranks = 2;
     ring.tokens_per_rank = 1536;
     const auto plan = plan_of(ring, read_samples(config.timing.measured));
-    for (const auto pass : {Pass::forward, Pass::backward}) {
+    for (const auto pass : both_passes) {
         const auto expected = sim::simulate(*plan->schedule(pass), truth).makespan,
                    seen = sim::simulate(*plan->schedule(pass), found).makespan;
         const auto error = static_cast<double>(seen) / static_cast<double>(expected) - 1;
@@ -300,7 +300,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
         one.head_dim = one.value_dim = head_dim;
         one.soft_cap = soft_cap;
         const auto other = plan_of(one, read_samples(config.timing.measured));
-        for (const auto pass : {Pass::forward, Pass::backward}) {
+        for (const auto pass : both_passes) {
             TimedAttend attend{other, 1, 0, {}, 0};
             attend.seconds = predicted_seconds(attend, pass, truth);
             const auto error = predicted_seconds(attend, pass, found) / attend.seconds - 1;

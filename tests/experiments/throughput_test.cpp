@@ -27,9 +27,39 @@ Config four_gpus() {
     return config;
 }
 
-Plan plan_of(const ThroughputCase& which, const Config& config) {
-    return make_plan(which.which, problem_from(with_shape(which.shape, config.problem)));
+/// One size of the kernels alone.
+Config one_gpu() {
+    auto config = four_gpus();
+    config.sweep.ranks = {1};
+    config.sweep.tokens_per_rank = {2048};
+    return config;
 }
+
+std::vector<ThroughputCase> cases_of(const Config& config) {
+    return throughput_cases(config.problem, config.sweep, config.timing);
+}
+
+/// A new record, and what was timed of cases in it.
+struct TimedCases {
+    test::Folder folder;
+    Record record{folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {}};
+
+    void add(const ThroughputCase& one, const RingSamples& samples) {
+        RunWriter run;
+        describe_ring(run, one, make_plan(one), samples);
+        record.commit(one.name(), run);
+    }
+    void add(const ThroughputCase& one, const DeviceSamples& samples) {
+        RunWriter run;
+        describe_device(run, one, make_plan(one), samples);
+        record.commit(one.name(), run);
+    }
+    void add(const CeilingSamples& samples) {
+        RunWriter run;
+        describe_ceilings(run, samples);
+        record.commit("ceilings", run);
+    }
+};
 
 /// `count` repeats of `ranks` ranks, of which the last takes `seconds` and the others half of it.
 PassSamples even_samples(std::size_t count, std::size_t ranks, double seconds) {
@@ -72,7 +102,7 @@ BOOST_AUTO_TEST_CASE(the_same_work_on_one_gpu_is_a_sequence_shorter_by_the_root_
 }
 
 BOOST_AUTO_TEST_CASE(rings_follow_the_same_work_on_one_gpu_size_by_size) {
-    const auto cases = throughput_cases(four_gpus().problem, four_gpus().sweep, four_gpus().timing);
+    const auto cases = cases_of(four_gpus());
     std::vector<std::string> kinds;
     for (const auto& one : cases)
         kinds.push_back(one.kind == Kind::ceilings    ? "ceilings"
@@ -96,11 +126,11 @@ BOOST_AUTO_TEST_CASE(a_ring_of_one_rank_is_the_kernels_alone_once_for_each_shape
     config.timing.shapes = {"32:8/64", "32:8/256/fp16"};
     config.timing.kernels = {"portable", "hopper"};
     config.timing.beside = {"none"};
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
+    const auto cases = cases_of(config);
     BOOST_TEST(cases.size() == 8u);
     for (const auto& one : cases) BOOST_TEST((one.kind == Kind::device));
     config.timing.shapes.push_back("32:8/64/bf16");
-    BOOST_CHECK_THROW(throughput_cases(config.problem, config.sweep, config.timing), Error);  // the first once more
+    BOOST_CHECK_THROW(cases_of(config), Error);  // the first once more
 }
 
 BOOST_AUTO_TEST_CASE(the_typical_sample_is_the_median_beside_the_distance_of_the_quartiles) {
@@ -114,9 +144,8 @@ BOOST_AUTO_TEST_CASE(the_typical_sample_is_the_median_beside_the_distance_of_the
 
 // Visible pairs of n causal tokens: n(n+1)/2. Forward 2(D+V) FLOP each and head, backward 2(3D+2V).
 BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) {
-    const test::Folder folder;
-    const auto config = four_gpus();
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
+    TimedCases timed;
+    const auto cases = cases_of(four_gpus());
     const auto& ring = cases[2];
     RingSamples samples;
     samples.kernels = {"hopper", "portable"};
@@ -126,10 +155,8 @@ BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) 
     samples.memory.assign(4, {10 * mebibyte, 300 * mebibyte, 20 * mebibyte, 5 * mebibyte});
     samples.devices.assign(4, "a GPU");
     samples.clocks = {{.device = 1, .moment = gpu::ClockSample::Moment::during, .sm_mhz = 1500, .watts = 650}};
-    RunWriter run;
-    describe_ring(run, ring, plan_of(ring, config), samples);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit(ring.name(), run);
+    timed.add(ring, samples);
+    const auto& record = timed.record;
 
     const double n = 8192, pairs = n * (n + 1) / 2 * 32 / 4;
     const auto number = [&](const char* column) { return record.number(ring.name(), column); };
@@ -151,29 +178,22 @@ BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) 
 }
 
 BOOST_AUTO_TEST_CASE(the_same_work_is_of_one_rank_and_timed_on_every_gpu) {
-    const test::Folder folder;
-    const auto config = four_gpus();
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
-    const auto& one = cases[1];
+    TimedCases timed;
+    const auto one = cases_of(four_gpus())[1];
     RingSamples samples;
     samples.forward = even_samples(3, 4, 1e-3);
     samples.backward = even_samples(3, 4, 2e-3);
     samples.memory.assign(4, {});
-    RunWriter run;
-    describe_ring(run, one, plan_of(one, config), samples);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit(one.name(), run);
+    timed.add(one, samples);
+    const auto& record = timed.record;
     const double n = 4096, pairs = n * (n + 1) / 2 * 32;
     BOOST_TEST(std::abs(record.number(one.name(), "rate_forward") / (pairs * 4 * 128 / 1e-3) - 1) < 1e-12);
     BOOST_TEST(record.numbers(one.name(), "measured/forward/seconds").size() == 12u);
 }
 
 BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
-    const test::Folder folder;
-    auto config = four_gpus();
-    config.sweep.ranks = {1};
-    config.sweep.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
+    TimedCases timed;
+    const auto cases = cases_of(one_gpu());
     const auto& device = cases[1];
     // The device slows down from round to round; ours is always 1.25 times as fast forward and half as fast backward.
     DeviceSamples samples;
@@ -181,10 +201,8 @@ BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
                      {"cudnn_forward", {{5, 5}, {10, 10}, {20, 20}}},
                      {"cudnn_backward", {{3, 3}, {6, 6}, {12, 12}}},
                      {"backward", {{6, 6}, {12, 12}, {24, 24}}}};
-    RunWriter run;
-    describe_device(run, device, plan_of(device, config), samples);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit(device.name(), run);
+    timed.add(device, samples);
+    const auto& record = timed.record;
     BOOST_TEST(record.number(device.name(), "ratio_forward") == 1.25);
     BOOST_TEST(record.number(device.name(), "ratio_forward_spread") == 0);
     BOOST_TEST(record.number(device.name(), "ratio_backward") == 0.5);
@@ -201,20 +219,15 @@ BOOST_AUTO_TEST_CASE(of_a_burst_the_last_half_counts) {
 }
 
 BOOST_AUTO_TEST_CASE(bursts_and_energy_have_columns_of_their_own) {
-    const test::Folder folder;
-    auto config = four_gpus();
-    config.sweep.ranks = {1};
-    config.sweep.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
+    TimedCases timed;
+    const auto cases = cases_of(one_gpu());
     const auto& device = cases[1];
     DeviceSamples samples;
     samples.calls = {{"forward", {{2e-3, 2e-3}}, 500.0}, {"backward", {{4e-3, 4e-3}}}};
     // In the passes that count ours takes 1 ms where cuDNN takes 1.5 ms; those before them say the contrary.
     samples.bursts = {{"forward", {{9e-3, 9e-3, 1e-3, 1e-3}}}, {"cudnn_forward", {{1e-3, 1e-3, 1.5e-3, 1.5e-3}}}};
-    RunWriter run;
-    describe_device(run, device, plan_of(device, config), samples);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit(device.name(), run);
+    timed.add(device, samples);
+    const auto& record = timed.record;
     const auto number = [&](const char* column) { return record.number(device.name(), column); };
     const double n = 2048, flop = n * (n + 1) / 2 * 32 * 4 * 128;
     BOOST_TEST(std::abs(number("rate_forward") / (flop / 2e-3) - 1) < 1e-12);
@@ -231,18 +244,12 @@ BOOST_AUTO_TEST_CASE(bursts_and_energy_have_columns_of_their_own) {
 }
 
 BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
-    const test::Folder folder;
-    auto config = four_gpus();
-    config.sweep.ranks = {1};
-    config.sweep.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
+    TimedCases timed;
+    const auto cases = cases_of(one_gpu());
     DeviceSamples samples;
     samples.calls = {{"forward", {{1, 1}}}, {"backward", {{1, 1}}}, {"cudnn_forward", {{1, 1}}}};
-    RunWriter run;
-    describe_device(run, cases[1], plan_of(cases[1], config), samples);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit(cases[1].name(), run);
-    const auto tables = throughput_tables(record, cases);
+    timed.add(cases[1], samples);
+    const auto tables = throughput_tables(timed.record, cases);
     BOOST_TEST(tables.find("sustained") != std::string::npos, tables);
     BOOST_TEST(tables.find("burst") == std::string::npos, tables);
     BOOST_TEST(tables.find("energy") == std::string::npos, tables);
@@ -251,73 +258,60 @@ BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
 BOOST_AUTO_TEST_CASE(rings_are_refused_where_bursts_alone_are_asked_for) {
     auto config = four_gpus();
     config.timing.protocols = {"burst"};
-    BOOST_CHECK_THROW(throughput_cases(config.problem, config.sweep, config.timing), Error);
+    BOOST_CHECK_THROW(cases_of(config), Error);
     config.sweep.ranks = {1};
-    BOOST_TEST(throughput_cases(config.problem, config.sweep, config.timing).size() == 3u);  // ceilings, and two sizes
+    BOOST_TEST(cases_of(config).size() == 3u);  // ceilings, and two sizes
     config.sweep.ranks = {4};
     config.timing.protocols = {"sustained", "burst"};
-    BOOST_CHECK_NO_THROW(throughput_cases(config.problem, config.sweep, config.timing));
+    BOOST_CHECK_NO_THROW(cases_of(config));
 }
 
 BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
-    const test::Folder folder;
-    auto config = four_gpus();
+    TimedCases timed;
+    auto config = one_gpu();
     config.sweep.ranks = {1, 4};
-    config.sweep.tokens_per_rank = {2048};
     DeviceSamples calls;
     calls.calls = {{"forward", {{1, 2, 3}}}, {"backward", {{4}}}};
     RingSamples passes;
     passes.forward = even_samples(3, 4, 1e-3);
     passes.backward = even_samples(5, 4, 4e-3);
     passes.memory.assign(4, {});
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    for (const auto& which : throughput_cases(config.problem, config.sweep, config.timing)) {
-        RunWriter run;
-        if (which.kind == Kind::ceilings) describe_ceilings(run, {});
-        if (which.kind == Kind::device) describe_device(run, which, plan_of(which, config), calls);
-        if (which.kind == Kind::ring) describe_ring(run, which, plan_of(which, config), passes);
-        record.commit(which.name(), run);
+    const auto cases = cases_of(config);
+    for (const auto& which : cases) {
+        if (which.kind == Kind::ceilings) timed.add({});
+        if (which.kind == Kind::device) timed.add(which, calls);
+        if (which.kind == Kind::ring) timed.add(which, passes);
     }
     const auto size = [&](const ThroughputCase& which, const char* dataset) {
-        return record.has(which.name(), dataset) ? record.numbers(which.name(), dataset).size() : 0;
+        return timed.record.has(which.name(), dataset) ? timed.record.numbers(which.name(), dataset).size() : 0;
     };
-    for (const auto& which : throughput_cases(config.problem, config.sweep, config.timing)) {
+    for (const auto& which : cases) {
         BOOST_TEST(size(which, "calls/forward/seconds") == (which.kind == Kind::device ? 3u : 0u), which.name());
         BOOST_TEST(size(which, "measured/backward/seconds") == (which.kind == Kind::ring ? 20u : 0u), which.name());
     }
 }
 
 BOOST_AUTO_TEST_CASE(what_could_not_be_timed_is_named_with_its_reason) {
-    const test::Folder folder;
-    auto config = four_gpus();
-    config.sweep.ranks = {1};
-    config.sweep.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
+    TimedCases timed;
+    const auto cases = cases_of(one_gpu());
     DeviceSamples samples;
     samples.calls = {{"forward", {{1}}}, {"backward", {{1}}}};
     samples.absent = {{"cudnn", "libcudnn.so.9 is not there"}};
-    RunWriter run, ceilings;
-    describe_device(run, cases[1], plan_of(cases[1], config), samples);
     CeilingSamples none;
     none.products.absent = {{"matrix_product", "libcublas.so is not there"}};
-    describe_ceilings(ceilings, none);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit(cases[0].name(), ceilings);
-    record.commit(cases[1].name(), run);
-    const auto tables = throughput_tables(record, cases);
+    timed.add(none);
+    timed.add(cases[1], samples);
+    const auto tables = throughput_tables(timed.record, cases);
     BOOST_TEST(tables.find("libcudnn.so.9 is not there") != std::string::npos, tables);
     BOOST_TEST(tables.find("libcublas.so is not there") != std::string::npos, tables);
 }
 
 BOOST_AUTO_TEST_CASE(links_give_bandwidth_by_message_size) {
-    const test::Folder folder;
+    TimedCases timed;
     CeilingSamples samples;
     samples.links = {{"copy", 1 << 20, {2e-6, 1e-6, 4e-6}}, {"copy", 1 << 22, {4e-6, 4e-6, 4e-6}}};
-    RunWriter run;
-    describe_ceilings(run, samples);
-    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    record.commit("ceilings", run);
-    const auto bandwidth = record.numbers("ceilings", "link/copy/bandwidth");
+    timed.add(samples);
+    const auto bandwidth = timed.record.numbers("ceilings", "link/copy/bandwidth");
     BOOST_TEST(bandwidth[0] == (1 << 20) / 2e-6);
     BOOST_TEST(bandwidth[1] == (1 << 22) / 4e-6);
 }

@@ -377,7 +377,7 @@ BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
         config.problem.arithmetic = "bf16";
         config.problem.rotary.base = 500000;
         const auto plan = make_plan({"", "causal", "zigzag", "ring", "", 2, 16384}, problem_from(config.problem));
-        for (const auto pass : {Pass::forward, Pass::backward}) {
+        for (const auto pass : both_passes) {
             const auto predicted = sim::rotation_seconds(*plan.schedule(pass), machine, 8192);
             // Three layouts rotate as much; the first one measured took 12 to 15 % longer than both others.
             std::vector<double> measured;
@@ -474,7 +474,7 @@ BOOST_AUTO_TEST_CASE(measured_rings_of_two_processors_are_predicted_as_well_as_e
     std::vector<double> errors, balances;
     for (std::size_t run = 0; run < runs.count(); ++run) {
         const auto plan = plan_of(runs, run);
-        for (const auto pass : {Pass::forward, Pass::backward})
+        for (const auto pass : both_passes)
             balances.push_back(balance_error_of(prediction_of(runs, run, pass, plan, machine), runs, run, pass, name));
     }
     for (const auto& ring : scores().rings)

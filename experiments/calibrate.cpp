@@ -57,6 +57,7 @@ Config with_gpu_defaults(Config config) {
 }
 
 int calibrate(Config& config, int argc, char** argv) {
+    if (config.sweep.tokens.empty()) config.sweep.tokens = config.sweep.tokens_per_rank;  // of the one rank
     auto provenance = collect_provenance(argc, argv);
     const auto if_there = config.output.overwrite ? IfThere::replace : IfThere::refuse;
     const auto guard = [&](const char* ending, FileKind kind) {

@@ -240,12 +240,12 @@ void describe(RunWriter& run, const Errors& errors) {
 int study(const Config& config, int argc, char** argv) {
     require(!config.problem.rotary.rotates(),
             "--rotary: layer_gradients attends to q and k as projected; gradient_equivalence rotates them");
-    for (const auto tokens : config.sweep.tokens)
-        require(tokens <= config.judging.limit, "--tokens {}: whole sequences are judged here, up to --judge-limit {}",
-                tokens, config.judging.limit);
-    const auto shortest =
-        config.sweep.tokens.empty() ? config.judging.limit : *std::ranges::min_element(config.sweep.tokens);
-    if (!config.loss_tokens.empty()) loss_tokens(config, shortest);  // refuse now, not midway
+    for (const auto ranks : config.sweep.ranks)
+        for (const auto tokens : sequence_lengths(config.sweep, ranks, config.judging.limit)) {
+            require(tokens <= config.judging.limit,
+                    "{} tokens: whole sequences are judged here, up to --judge-limit {}", tokens, config.judging.limit);
+            if (!config.loss_tokens.empty()) loss_tokens(config, tokens);  // refuse now, not midway
+        }
 
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);

@@ -85,6 +85,9 @@ const std::vector<Mistake> mistakes{
     {model_stack, {"--replicas", "2"}, {"unknown option '--replicas'"}},
     {model_stack, {"--tokens-per-rank", "2048", "4096"}, {"one number of tokens"}},
     {layer_gradients, {"--loss-tokens", "1"}, {"--loss-tokens", "2 replicas"}},
+    {layer_gradients, {"--tokens", "512", "128", "--judge-limit", "256"}, {"512 tokens", "--judge-limit 256"}},
+    {layer_gradients, {"--tokens-per-rank", "64", "--judge-limit", "200"}, {"256 tokens", "--judge-limit 200"}},
+    {layer_gradients, {"--tokens-per-rank", "32", "8", "--loss-tokens", "30", "9"}, {"--loss-tokens 30", "1 to 16"}},
     {layer_gradients, {"--save-tensors", "t"}, {"unknown option '--save-tensors'"}},
     {list_positions, {"--ranks", "4", "--rank", "4"}, {"--rank is 4", "the last is 3"}},
     {list_positions, {"--layouts", "zigzag", "striped"}, {"--layouts", "2 values"}},
@@ -203,6 +206,7 @@ const std::vector<Mistake> mistakes{
     {calibrate, {"--layouts", "zigzag"}, {"'--layouts'", "--help"}},
     {calibrate, {"--resume"}, {"'--resume'", "--help"}},
     {calibrate, {"--tokens", "64"}, {"do not determine"}},
+    {calibrate, {"--tokens-per-rank", "64"}, {"3 timed lengths and masks do not determine"}},
     {longest_context, {"--confirm", "--ranks", "4096", "--schedules", "ring", "--machines", "h200_cluster"}, {"GPU"}},
     {throughput, {"--ranks", "4096"}, {"GPU"}},  // wherever it runs: no CUDA, no GPU, or too few of them
     {advise, {"--masks", "causal", "full"}, {"--masks has 2 values"}},

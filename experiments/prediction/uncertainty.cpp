@@ -40,7 +40,18 @@ Uncertainty not_scored(const sim::Machine& machine, std::string why) {
     return {{}, fmt::format("not measured by us: +- {:.3g} %", 100 * machine.assumed_margin), machine.assumed_margin};
 }
 
-bool is_within(const ScoredRing& ring, double margin) { return ring.deviation() <= margin; }
+/// How many rings lie within the margin of those that judge them: of those for which `judges(other, ring)`.
+Coverage coverage_by(const std::vector<ScoredRing>& rings, auto&& judges) {
+    Coverage found;
+    for (const auto& ring : rings) {
+        const auto others = rings_of(rings, [&](const auto& other) { return judges(other, ring); });
+        if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
+            ++found.all;
+            found.within += ring.deviation() <= *u;
+        }
+    }
+    return found;
+}
 
 }  // namespace
 
@@ -59,28 +70,13 @@ std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t 
 }
 
 Coverage coverage(const std::vector<ScoredRing>& rings) {
-    Coverage found;
-    for (const auto& ring : rings) {
-        const auto own = rings_of(rings, [&](const auto& other) { return other.machine == ring.machine; });
-        if (const auto u = margin(own, ring.tokens_per_rank, ring.density)) {
-            ++found.all;
-            found.within += is_within(ring, *u);
-        }
-    }
-    return found;
+    return coverage_by(rings, [](const auto& other, const auto& ring) { return other.machine == ring.machine; });
 }
 
 Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings) {
-    Coverage found;
-    for (const auto& ring : rings) {
-        const auto others = rings_of(
-            rings, [&](const auto& other) { return other.machine == ring.machine && other.record != ring.record; });
-        if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
-            ++found.all;
-            found.within += is_within(ring, *u);
-        }
-    }
-    return found;
+    return coverage_by(rings, [](const auto& other, const auto& ring) {
+        return other.machine == ring.machine && other.record != ring.record;
+    });
 }
 
 double Uncertainty::mean() const {

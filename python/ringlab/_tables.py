@@ -1,6 +1,8 @@
 """Predictions and advice as lists of rows, each a dict: pandas.DataFrame(rows) makes a table of them."""
 
+import itertools
 import json
+import numbers
 import os
 import pathlib
 import shutil
@@ -29,39 +31,36 @@ def machine_file(name):
 
 
 def as_list(value):
-    return [value] if isinstance(value, (str, int)) else list(value)
+    return [value] if isinstance(value, (str, os.PathLike, numbers.Real)) else list(value)
 
 
 def predict(*, tokens, ranks, machines, layouts="zigzag", schedules="ring", masks="causal", batch=1, heads=(32, 8),
             head_dim=128, value_dim=None, dtype="bf16", scale=0.0, soft_cap=0.0, dropout=0.0):
-    """What schedules would cost on described machines, by the simulator that the program `predict` uses, with its
-    defaults: a row for each machine, mask, layout, schedule, ring size, length and pass.
+    """Predicts what schedules cost on described machines, by the simulator of the program `predict` with its defaults.
+    Returns a row for each machine, mask, layout, schedule, ring size, length and pass.
 
-    tokens: of the whole sequence. machines: names (ringlab.machines()) or paths of machine files. All but the sizes of
-    a head may be lists. Columns in seconds: `seconds` (end of the pass), `compute` and `communication` (rank with
+    tokens: of the whole sequence. machines: names (ringlab.machines()) or paths of machine files. tokens, ranks,
+    machines, layouts, schedules and masks may be lists. heads: of queries, of keys and values. Columns in seconds: `seconds` (end of the pass), `compute` and `communication` (rank with
     most), `exposed` (longest time without computing), `naive_overlapped`, `naive_serial` (guesses without a simulator);
     `balance` is largest over mean compute time, `tflops_per_gpu` counts visible pairs, `scratch_bytes` are a rank's
     buffers beside its tensors. Raises Refused.
     """
+    if dtype not in _library.DTYPES:
+        raise Refused(f"dtype is {dtype!r}; it must be one of {', '.join(_library.DTYPES)}")
+    if isinstance(heads, str) or len(as_list(heads)) != 2:
+        raise Refused(f"heads is {heads!r}; it must be (query heads, kv heads), as (32, 8)")
     rows = []
-    query_heads, kv_heads = heads
-    for mask in as_list(masks):
-        for length in as_list(tokens):
-            for ring in as_list(ranks):
-                for schedule in as_list(schedules):
-                    for layout in as_list(layouts):
-                        problem = _library.Problem(batch, length, query_heads, kv_heads, head_dim,
-                                                   value_dim or head_dim, scale, soft_cap, dropout,
-                                                   _library.DTYPES[dtype])
-                        plan = _library.Plan(problem, _library.choices(mask, layout, schedule, length, length, ring))
-                        for machine in as_list(machines):
-                            for backward in (False, True):
-                                found = plan.predict(machine_file(machine), backward)
-                                rows.append({
-                                    "machine": machine, "mask": mask, "layout": layout, "schedule": schedule,
-                                    "ranks": ring, "tokens": length, "pass": "backward" if backward else "forward",
-                                    "balance": found["compute"] / found["compute_mean"] if found["compute"] else 1.0,
-                                    "tflops_per_gpu": found["flop"] / ring / found["seconds"] / 1e12, **found})
+    for mask, length, ring, schedule, layout in itertools.product(
+            *map(as_list, (masks, tokens, ranks, schedules, layouts))):
+        problem = _library.Problem(batch, length, *heads, head_dim, value_dim or head_dim, scale, soft_cap, dropout,
+                                   _library.DTYPES[dtype])
+        plan = _library.Plan(problem, _library.choices(mask, layout, schedule, length, length, ring))
+        for machine, which in itertools.product(as_list(machines), ("forward", "backward")):
+            found = plan.predict(machine_file(machine), which == "backward")
+            rows.append({"machine": machine, "mask": mask, "layout": layout, "schedule": schedule, "ranks": ring,
+                         "tokens": length, "pass": which,
+                         "balance": found["compute"] / found["compute_mean"] if found["compute"] else 1.0,
+                         "tflops_per_gpu": found["flop"] / ring / found["seconds"] / 1e12, **found})
     return rows
 
 
@@ -76,7 +75,7 @@ def program(name, folder):
 
 
 def run_program(name, folder, arguments):
-    """What it prints. Raises Refused with the program's line."""
+    """Runs a program and returns what it prints. Raises Refused with the last line of its errors."""
     ran = subprocess.run([str(program(name, folder)), *arguments], capture_output=True, text=True)
     if ran.returncode != 0:
         raise Refused((ran.stderr.strip().splitlines() or [f"{name} ended with {ran.returncode}"])[-1])
@@ -84,7 +83,7 @@ def run_program(name, folder, arguments):
 
 
 def advise(*, tokens, gpus, machines, programs=None, **options):
-    """What to choose: runs the program `advise` and returns its candidates, the best first, as rows.
+    """Runs the program `advise`, which says what to choose, and returns its candidates as rows, the best first.
 
     Other options are those of the program, with _ for -: preset="llama-3.1-70b", heads="32:8", masks="causal",
     budget=60. `verdict` of a row says whether it was ranked, and if not, why. Raises Refused with the program's line.

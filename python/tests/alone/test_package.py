@@ -40,6 +40,18 @@ def test_predicted_rows():
         ringlab.predict(tokens=1024, ranks=2, machines="h201")
     with pytest.raises(ringlab.Refused, match="unknown layout"):
         ringlab.predict(tokens=1024, ranks=2, machines="ideal", layouts="zigzga")
+    with pytest.raises(ringlab.Refused, match="dtype is 'fp8'; it must be one of bf16, fp16"):
+        ringlab.predict(tokens=1024, ranks=2, machines="ideal", dtype="fp8")
+    for heads in ("32:8", 32):
+        with pytest.raises(ringlab.Refused, match="heads is .*; it must be .query heads, kv heads."):
+            ringlab.predict(tokens=1024, ranks=2, machines="ideal", heads=heads)
+
+
+def test_a_machine_file_may_be_a_path(tmp_path):
+    shutil.copy(TREE / "experiments" / "machines" / "ideal.toml", tmp_path / "mine.toml")
+    by_path = ringlab.predict(tokens=1024, ranks=2, machines=tmp_path / "mine.toml")
+    assert [row["seconds"] for row in by_path] == [
+        row["seconds"] for row in ringlab.predict(tokens=1024, ranks=2, machines="ideal")]
 
 
 def program(name):
@@ -61,7 +73,7 @@ def test_predicted_seconds_are_those_of_the_program(tmp_path):
 def test_advice_is_the_programs_best_first():
     folder = pathlib.Path(program("advise")).parent
     rows = ringlab.advise(tokens=32768, gpus=4, machines="h200_nvswitch_copy_engine", programs=folder,
-                          layouts=["zigzag", "contiguous"], algorithms=["ring"])
+                          layouts=["zigzag", "contiguous"], schedules=["ring"], soft_cap=50.0)
     ranked = [row for row in rows if row["verdict"] == "ranked"]
     assert ranked and ranked[0]["layout"] == "zigzag"
     with pytest.raises(ringlab.Refused, match="^advise: "):

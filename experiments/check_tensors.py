@@ -12,13 +12,17 @@ For every row i and query head h, over the keys j that row i sees:
 
 all in float64. Where the file has sinks, learned logits of the heads, exp(sink) is in the sum of lse, and
 dsink = -sum_i exp(sink - lse_i) do_i.o_i. Where it says that p is dropped out, o, dv and the dp = do.v in ds have d_j p_j and
-d_j dp_j, with d_j = 0 or 1/(1 - rate) by the generator Philox4x32-7. Where the file has a latent (RANK+SHARED: multi-head latent attention), k and v are its numbers and the
-matrices W of each head, of which come k_j = (W_k c_j, shared numbers) and v_j = W_v c_j, rounded to their type; dk and dv
-are made gradients by these behind it. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
-before all that, and dq and dk are turned back behind it. Prints the error of each result, relative to the norm and to the
-largest element of what was expected, and exits with 1 if a norm is off by more than the tolerance in any file.
+d_j dp_j, with d_j = 0 or 1/(1 - rate) by the generator Philox4x32-7. Where the file has a latent (RANK+SHARED: multi-head
+latent attention), k and v are its numbers c_j and the matrices W of each head: k_j = (W_k c_j, shared numbers) and v_j =
+W_v c_j, rounded to their type; dk and dv are the gradients of these numbers and matrices. Where the file says that q and k
+are rotated (rotary embedding), they are rotated and rounded first, and dq and dk are rotated back at the end.
+
+Prints the error of each result, relative to the norm and to the largest element of what was expected. Exits with 1 if a
+norm is off by more than the tolerance in any file.
 """
 import argparse
+import importlib.util
+import pathlib
 import sys
 
 import h5py
@@ -244,6 +248,11 @@ def main():
     parser.add_argument("--tolerance", type=float, help="default: by the arithmetic that the file names, " + str(TOLERANCE))
     parser.add_argument("--by", choices=["numpy", "torch"], default="numpy", help="who recomputes (numpy)")
     options = parser.parse_args()
+    if options.by == "torch" and importlib.util.find_spec("torch") is None:
+        parser.error("--by torch needs PyTorch, which this Python does not have; --by numpy needs only NumPy and h5py")
+    for path in options.files:
+        if not pathlib.Path(path).is_file():
+            parser.error(f"there is no file {path}")
     all_agree = True
     for path in options.files:
         if len(options.files) > 1:

@@ -21,11 +21,11 @@ SIZES = {"cpu": (64, 128, 2, 4, 2, 512), "cuda": (1024, 2816, 4, 8, 2, 8192)}
 
 def arguments(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=SIZES, default="cpu")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--device", choices=SIZES, default="cpu", help="[cpu]")
+    parser.add_argument("--steps", type=int, default=20, help="[20]")
     parser.add_argument("--tokens", type=int, help="of a sequence, over all processes [512, with --device cuda 8192]")
-    parser.add_argument("--layout", default="zigzag")
-    parser.add_argument("--schedule", default="ring")
+    parser.add_argument("--layout", default="zigzag", help="[zigzag]")
+    parser.add_argument("--schedule", default="ring", help="[ring]")
     parser.add_argument("--output", help="losses, times and memory of the steps, as HDF5 (needs h5py)")
     parser.add_argument("--timeline", metavar="FILE.h5", help="attention of the second step, measured and predicted")
     parser.add_argument("--machines", nargs="+", default=["8xh100"], help="that --timeline predicts for [8xh100]")

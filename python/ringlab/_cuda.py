@@ -64,5 +64,5 @@ def library():
 
 
 def call(name, *arguments):
-    """As _library.call()."""
+    """Calls a function of the library. Raises Refused or BrokenRing with its message."""
     _library.checked(library(), "ringlab_cuda_message", name, arguments)

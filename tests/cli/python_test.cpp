@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(a_record_is_read_as_the_readme_says) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(scripts_of_figures_say_in_one_line_which_record_they_lack) {
+BOOST_AUTO_TEST_CASE(scripts_say_in_one_line_which_file_they_lack) {
     const std::string modules = "numpy, h5py, matplotlib", python = python_with(modules);
     if (python.empty()) {
         BOOST_TEST_MESSAGE("skipped: no Python has " << modules);
@@ -94,6 +94,9 @@ BOOST_AUTO_TEST_CASE(scripts_of_figures_say_in_one_line_which_record_they_lack) 
         check(std::string(script) + ".py", "none.h5",
               std::string("there is no record none.h5; make it with ") + experiment + " --output none.h5");
     check("ring_peers.py", "none.h5", "no record of peers is given");
+    const auto compared = run(folder, python, {RINGLAB_SOURCE_DIR "/experiments/check_tensors.py", "none.h5"});
+    BOOST_TEST(compared.status == 2);
+    BOOST_TEST(compared.err.ends_with("check_tensors.py: error: there is no file none.h5\n"), compared.err);
 }
 
 BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_those_of_pytorch,

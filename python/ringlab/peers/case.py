@@ -35,12 +35,12 @@ class Case:
 
     @functools.cached_property
     def visible_pairs(self):
-        """Of a query row and a key, one head."""
+        """Number of (query row, key) pairs that the mask shows, for one head."""
         first, end = self.mask.ranges(self.tokens)
         return int((end - first).clamp(min=0).sum())
 
     def flop(self, which):
-        """Of the visible pairs, all ranks and heads: two products forward, five backward."""
+        """FLOP of the visible pairs, all ranks and heads: two products forward, five backward."""
         products = {"forward": 2, "backward": 5, "both": 7}[which]
         return 2 * products * self.head_dim * self.query_heads * self.visible_pairs
 

@@ -8,7 +8,7 @@ NAMES = "full, causal, window:LEFT,RIGHT and documents:LENGTHS, joined by +"
 
 
 class WrongUse(Exception):
-    """Of the command line, in one line."""
+    """What is wrong with the command line, in one line."""
 
 
 def whole_number(text, what, least=1):
@@ -61,7 +61,7 @@ class Mask:
 
 
 def _lengths(text):
-    """Of documents, as "100,28x2,44"."""
+    """Lengths of documents from a text such as "100,28x2,44". Raises WrongUse."""
     lengths = []
     for part in text.split(","):
         length, times, count = part.partition("x")

@@ -73,13 +73,13 @@ class Packings:
         self._tokens, self._documents, self._random = tokens, documents, random.Random(1)
 
     def next(self):
-        """As cu_seqlens."""
+        """cu_seqlens of the next packing, int32."""
         cuts = sorted(self._random.sample(range(1, self._tokens), self._documents - 1))
         return torch.tensor([0, *cuts, self._tokens], dtype=torch.int32)
 
 
 def held(device):
-    """What this process holds, by name; bytes and numbers."""
+    """{name: bytes or number} of what this process holds."""
     own = pathlib.Path("/proc/self")
     pages = int((own / "statm").read_text().split()[1])
     found = {"resident bytes": pages * os.sysconf("SC_PAGE_SIZE"), "threads": len(list((own / "task").iterdir())),
@@ -127,7 +127,7 @@ def print_times(world, name, found):
 
 
 def print_growth(world, before, after, steps):
-    """Of the rank on which each grew most."""
+    """Prints by how much each value has grown, on the rank where it grew most."""
     grown = world.everyones({name: after[name] - before[name] for name in after})
     if world.is_root:
         print(f"after {steps} more steps, each with another packing, the most of any rank:")

@@ -94,7 +94,7 @@ def table(rows, protocol, passes):
 
 
 def provenance(world):
-    """Of all ranks' devices and of what computes; collected by rank 0."""
+    """{attribute: text} about the job: command, devices of all ranks, versions of what computes. All ranks call it."""
     def version(package):
         try:
             return importlib.metadata.version(package)

@@ -60,7 +60,7 @@ def split(argument, usage):
 
 
 def positions(case, world, layout):
-    """Of this rank's tokens in one of Ringlab's layouts. Raises Absent where it does not divide the tokens."""
+    """Positions of this rank's tokens in a layout of Ringlab. Raises Absent if it does not divide the tokens."""
     try:
         own = ringlab.positions(case.tokens, layout=layout, ranks=world.size, rank=world.rank, mask=case.mask.spec)
     except ringlab.Refused as error:

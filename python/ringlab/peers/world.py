@@ -46,19 +46,19 @@ class World:
         dist.all_reduce(torch.zeros(1))
 
     def everyones(self, value):
-        """What every rank gave, by rank."""
+        """The values that the ranks gave, by rank."""
         values = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
     def greatest(self, number):
-        """Of the ranks' numbers."""
+        """The greatest of the ranks' numbers."""
         found = torch.tensor([number], dtype=torch.float64)
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return found.item()
 
     def roots(self, value):
-        """What rank 0 gave."""
+        """The value that rank 0 gave."""
         values = [value]
         dist.broadcast_object_list(values)
         return values[0]

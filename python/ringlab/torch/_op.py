@@ -22,7 +22,7 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", 
 
 
 def accumulator(dtype):
-    """Of sums and statistics."""
+    """The dtype of sums and row statistics of tensors with `dtype`."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -35,7 +35,7 @@ def is_narrow(dtype):
 
 
 def _refusal(q, k, v, sinks, cu_seqlens):
-    """Why these tensors are no attention, in one line; empty if they are."""
+    """Why these tensors cannot be attended with, in one line; empty if they can."""
     if q.is_cuda:
         try:
             _cuda.library()
@@ -257,7 +257,7 @@ class _Call:
 
 
 def _suits_kernels(x):
-    """Whether they take it where it lies: heads' dims side by side, everything else in multiples of 16 bytes."""
+    """Whether kernels read the tensor in place: adjacent dims of a head, address and strides in multiples of 16 bytes."""
     if x.data_ptr() % 16 == 0 and x.is_contiguous() and x.shape[-1] * x.element_size() % 16 == 0:
         return True
     return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(
@@ -424,7 +424,8 @@ def _weakly(group):
 
 
 def kind(q, k, v, group, given):
-    """What calls of one kind have in common; None where that cannot be told. Dropout, sinks and cu_seqlens have none."""
+    """The key of all calls that are like this one; None if an argument has no hash. Calls with dropout, sinks or cu_seqlens
+    have no key."""
     try:
         key = (type(q), type(k), type(v), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device,
                v.device, torch.are_deterministic_algorithms_enabled(), _weakly(dist.group.WORLD), _weakly(group), given)
@@ -443,7 +444,7 @@ def attend_as_known(key, q, k, v):
 
 
 def know(key, q, k, v, named):
-    """After a call by attend() without dropout, sinks and cu_seqlens."""
+    """Remembers what a call by attend() meant, for attend_as_known(). The call had no dropout, sinks and cu_seqlens."""
     if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN:
         meaning = _Meaning.of(q, k, v, None, None, 0, named)
         if not meaning.changeable:

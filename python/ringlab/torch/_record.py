@@ -64,7 +64,7 @@ class Recording:
 
 
 def events_of_passes(trace):
-    """Of a profile: for each pass, in order, what runs on the GPU because of calls within its range."""
+    """For each pass of a profile, in order: the events on the GPU that calls within the pass's range caused."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     base = trace.get("baseTimeNanoseconds", 0) / 1e3
     ranges = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
@@ -156,7 +156,7 @@ def record(path, machines, group, overwrite, programs):
     ring = _ring.ring_of(name)
 
     def tell(text):
-        """What rank 0 has to say, to all; raises Refused if it is why it cannot go on."""
+        """Returns, on all ranks, the text of rank 0's (refused, text). Raises Refused with it if rank 0 cannot go on."""
         refused, text = json.loads(ring.tell_all(json.dumps(text).encode())[0])
         if refused:
             raise Refused(text)

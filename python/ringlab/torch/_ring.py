@@ -138,7 +138,7 @@ class Ring:
         self._error = error
 
     def all_gather(self, data):
-        """What every rank gave, bytes."""
+        """Returns the bytes that each rank gave, by rank."""
         if self._on_host:
             # What is short on all ranks, as most of it is, goes like the blocks of agree(): its length, then itself.
             size = self.CALL.size
@@ -157,7 +157,7 @@ class Ring:
         return [_bytes(part[:length]) for part, length in zip(everything.chunk(self.size), sizes.tolist())]
 
     def tell_all(self, data):
-        """As all_gather(), for a ring of one, too. Raises BrokenRing."""
+        """all_gather() that also works on a ring of one and after errors. Raises BrokenRing."""
         if self.size == 1:
             return [data]
         if self.broken:
@@ -256,7 +256,7 @@ class Ring:
         return tuple(tokens for _, _, tokens, _ in calls), calls[0][3]
 
     def _exchanged(self, block):
-        """Those of all ranks, in order."""
+        """The blocks of all ranks, one after the other. Raises BrokenRing."""
         try:
             if self._on_host:
                 return self._on_host(block)
@@ -285,7 +285,7 @@ class Ring:
 
 
 def digest_of(call):
-    """By which ranks compare their calls."""
+    """SHA-256 of a call's arguments. Ranks compare these."""
     return hashlib.sha256(repr(call).encode()).digest()
 
 
@@ -294,7 +294,7 @@ def shortened(text):
 
 
 def _bytes(tensor):
-    """Of a contiguous one of bytes."""
+    """The bytes of a contiguous tensor of bytes."""
     return ctypes.string_at(tensor.data_ptr(), len(tensor))
 
 
@@ -323,8 +323,8 @@ _rings, _rings_lock = {}, threading.Lock()
 
 
 def process_group(group):
-    """Of what a caller gives: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. None if this
-    process has no others."""
+    """The ProcessGroup that a caller means by a ProcessGroup, a DeviceMesh of one dimension, or None for all processes.
+    None if this process runs alone. Raises Refused."""
     if group is None:
         return dist.group.WORLD
     if isinstance(group, dist.device_mesh.DeviceMesh):
@@ -339,7 +339,7 @@ def process_group(group):
 
 
 def group_name(group):
-    """What compiled code knows a group by; a name is one already."""
+    """The name by which compiled code knows a group. A name is returned as it is."""
     if isinstance(group, str):
         return group
     found = process_group(group)

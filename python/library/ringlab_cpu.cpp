@@ -21,6 +21,7 @@ using namespace ringlab;
 using layouts::DType;
 using layouts::Pass;
 using python::guarded;
+using python::guarded_pass;
 using python::last_message;
 using python::layout_from;
 using python::mask_from;
@@ -204,18 +205,6 @@ private:
     std::unique_ptr<reference::CpuRank> rank_;
 };
 
-/// A pass that fails leaves messages behind that nobody waits for: the ring is then of no use.
-template <class Body>
-ringlab_status guarded_pass(ringlab_ring& ring, Body body) {
-    auto& broken = ring.transport.broken;
-    const auto status = guarded(RINGLAB_BROKEN, [&] {
-        require(broken.empty(), "this ring ended in an earlier call: {}", broken);
-        body();
-    });
-    if (status != RINGLAB_OK && broken.empty()) broken = last_message;
-    return status;
-}
-
 template <class Factory>
 void name_at(const layouts::Registry<Factory>& registry, int index, const char** name, const char** usage,
              const char** help) {
@@ -297,10 +286,7 @@ void ringlab_plan_destroy(ringlab_plan* plan) { delete plan; }
 ringlab_status ringlab_ring_create(const ringlab_transport* transport, int rank, int ranks, double timeout,
                                    ringlab_ring** ring) {
     return guarded(RINGLAB_REFUSED, [&] {
-        require_rank(rank, ranks);
-        constexpr double longest = 1e9;  // seconds; clocks count nanoseconds in 64 bits
-        require(timeout > 0 && timeout <= longest, "the time-out is {} s; it must be positive, and at most 1e9",
-                timeout);
+        python::require_ring(rank, ranks, timeout);
         const auto limit =
             std::chrono::duration_cast<reference::Clock::duration>(std::chrono::duration<double>(timeout));
         *ring = new ringlab_ring{{*transport, rank, ranks, limit}};
@@ -315,7 +301,7 @@ void ringlab_ring_done(ringlab_ring* ring, uint64_t request, const void* data, s
 
 ringlab_status ringlab_forward(ringlab_plan* plan, ringlab_ring* ring, const ringlab_inputs* inputs, void* o,
                                void* o_exact, void* lse) {
-    return guarded_pass(*ring, [&] {
+    return guarded_pass(ring->transport.broken, [&] {
         Call call(*plan, *ring, *inputs, nullptr);
         const auto result = call.run(Pass::forward);
         const auto accumulator = plan->schedule(Pass::forward).accumulator();
@@ -328,7 +314,7 @@ ringlab_status ringlab_forward(ringlab_plan* plan, ringlab_ring* ring, const rin
 ringlab_status ringlab_backward(ringlab_plan* plan, ringlab_ring* ring, const ringlab_inputs* inputs,
                                 const ringlab_tensor* dout, const void* o_exact, const void* lse, void* dq, void* dk,
                                 void* dv, double* dsinks) {
-    return guarded_pass(*ring, [&] {
+    return guarded_pass(ring->transport.broken, [&] {
         Call call(*plan, *ring, *inputs, dout);
         call.resume(o_exact, lse);
         const auto result = call.run(Pass::backward);

@@ -15,6 +15,7 @@ using gpu::CallerTensors;
 using layouts::DType;
 using layouts::Pass;
 using python::guarded;
+using python::guarded_pass;
 
 struct ringlab_cuda_ring {
     python::CallbackTeam team;
@@ -41,7 +42,7 @@ gpu::TransportKind transport_from(ringlab_cuda_transport transport) {
     fail("{} is no transport; known: 0 (automatic), 1 (copy engines), 2 (NCCL)", static_cast<int>(transport));
 }
 
-/// Of a plan's pass: dims are those of its problem.
+/// The caller's tensors of one call, with the dims of the plan's problem.
 class Tensors {
 public:
     Tensors(const ringlab_cuda_plan& plan, const ringlab_cuda_inputs& inputs) : problem_(problem_of(plan)) {
@@ -80,18 +81,6 @@ private:
     std::int64_t tokens_ = 0;
 };
 
-/// A pass that fails half way leaves peers waiting: the ring is then of no use.
-template <class Body>
-ringlab_status guarded_pass(ringlab_cuda_plan& plan, Body body) {
-    auto& broken = plan.ring.broken;
-    const auto status = guarded(RINGLAB_BROKEN, [&] {
-        require(broken.empty(), "this ring ended in an earlier call: {}", broken);
-        body();
-    });
-    if (status != RINGLAB_OK && broken.empty()) broken = python::last_message;
-    return status;
-}
-
 }  // namespace
 
 extern "C" {
@@ -104,10 +93,7 @@ ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, c
                                         double timeout, ringlab_cuda_ring** ring) {
     std::unique_ptr<ringlab_cuda_ring> made;
     const auto status = guarded(RINGLAB_REFUSED, [&] {
-        python::require_rank(rank, ranks);
-        constexpr double longest = 1e9;  // seconds; clocks count nanoseconds in 64 bits
-        require(timeout > 0 && timeout <= longest, "the time-out is {} s; it must be positive, and at most 1e9",
-                timeout);
+        python::require_ring(rank, ranks, timeout);
         int devices = 0;
         RINGLAB_CUDA(cudaGetDeviceCount(&devices));
         require(0 <= device && device < devices, "there is no CUDA device {}; this process sees {}", device, devices);
@@ -163,7 +149,7 @@ void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan) {
 
 ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,
                                     float* lse, void* scratch, void* stream) {
-    return guarded_pass(*plan, [&] {
+    return guarded_pass(plan->ring.broken, [&] {
         const auto& problem = plan->plan->schedule(Pass::forward).problem();
         Tensors call(*plan, *inputs);
         call.set_results(o_exact, lse);
@@ -176,7 +162,7 @@ ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_
 ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs,
                                      const ringlab_tensor* dout, const float* o_exact, const float* lse, void* dq,
                                      void* dk, void* dv, float* dsinks, void* scratch, void* stream) {
-    return guarded_pass(*plan, [&] {
+    return guarded_pass(plan->ring.broken, [&] {
         const auto& problem = plan->plan->schedule(Pass::backward).problem();
         Tensors call(*plan, *inputs);
         call.set_results(o_exact, lse);

@@ -5,6 +5,8 @@ namespace ringlab::python {
 using layouts::DType;
 using layouts::Pass;
 
+namespace {
+
 DType dtype_from(int dtype) {
     switch (dtype) {
         case RINGLAB_BF16: return DType::bf16;
@@ -14,6 +16,8 @@ DType dtype_from(int dtype) {
     }
     fail("{} is no dtype; known: 0 (bf16), 1 (fp16), 2 (fp32), 3 (fp64)", dtype);
 }
+
+}  // namespace
 
 layouts::Mask mask_from(const ringlab_choices& choices) {
     require(0 < choices.mask_tokens && choices.mask_tokens <= choices.tokens,
@@ -29,6 +33,12 @@ layouts::Layout layout_from(const ringlab_choices& choices, const layouts::Mask&
 
 void require_rank(int rank, int ranks) {
     require(0 <= rank && rank < ranks, "there is no rank {} in a ring of {}", rank, ranks);
+}
+
+void require_ring(int rank, int ranks, double timeout) {
+    require_rank(rank, ranks);
+    constexpr double longest = 1e9;  // seconds; clocks count nanoseconds in 64 bits
+    require(timeout > 0 && timeout <= longest, "the time-out is {} s; it must be positive, and at most 1e9", timeout);
 }
 
 Schedules schedules_from(const ringlab_problem& given, const ringlab_choices& choices, bool sinks) {

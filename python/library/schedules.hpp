@@ -11,10 +11,10 @@
 
 namespace ringlab::python {
 
-layouts::DType dtype_from(int dtype);
 layouts::Mask mask_from(const ringlab_choices& choices);
 layouts::Layout layout_from(const ringlab_choices& choices, const layouts::Mask& mask);
 void require_rank(int rank, int ranks);
+void require_ring(int rank, int ranks, double timeout);  // timeout in seconds
 
 /// The schedules by pass. With `sinks`, each query head has a logit of 0 for now; every call gives the real ones.
 using Schedules = std::array<std::unique_ptr<layouts::Schedule>, 2>;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/basics/require.hpp"
 #include "python/library/ringlab_cpu.h"
 
 #include <exception>
@@ -26,6 +27,18 @@ ringlab_status guarded(ringlab_status otherwise, Body body) {
         last_message = "an exception that says nothing";
     }
     return otherwise;
+}
+
+/// guarded() for a pass. One that fails half way leaves messages and peers waiting: `broken` then says why its ring can be
+/// used no more.
+template <class Body>
+ringlab_status guarded_pass(std::string& broken, Body body) {
+    const auto status = guarded(RINGLAB_BROKEN, [&] {
+        require(broken.empty(), "this ring ended in an earlier call: {}", broken);
+        body();
+    });
+    if (status != RINGLAB_OK && broken.empty()) broken = last_message;
+    return status;
 }
 
 }  // namespace ringlab::python

@@ -194,7 +194,7 @@ std::string over_best_other(const std::vector<std::string>& records, std::int64_
 BOOST_AUTO_TEST_CASE(rings_from_python_beside_others_are_those_of_their_records) {
     const auto two = [](std::int64_t tokens) { return over_best_other({"peers_2xh100", "peers_2xh100_before"}, tokens); };
     const auto four = [](std::int64_t tokens) { return over_best_other({"peers_4xh100"}, tokens); };
-    check_says(two(4096) + " times (forward / both passes) at 2Ki, " + two(16384) + " at 8Ki, " + two(65536) +
+    check_says(two(4096) + " (forward / both passes) at 2Ki, " + two(16384) + " at 8Ki, " + two(65536) +
                " at 32Ki on [two");
     check_says(four(8192) + " at 2Ki, " + four(32768) + " at 8Ki on [four]");
 }

@@ -7,7 +7,7 @@
 #   --programs DIR   where the experiments are [build/cpu/experiments]
 #   --output DIR     where records go; what lies there is replaced [experiments/results]
 #
-# RECORD is a name without .h5, as predict. Without one, all records: 15 minutes on two cores.
+# RECORD is a name without .h5, as predict. Without one, all records: 12 minutes on two idle cores.
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")"

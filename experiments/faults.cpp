@@ -259,8 +259,9 @@ int study(const Config& config, int argc, char** argv) {
         fmt::print(stderr, "[note] faults of the machine are left out: {}\n",
                    config.launcher == "none" ? "no launcher" : "this program was built without MPI");
     say_notes(config.notes);
-    const auto backend = make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks.front());
-    auto provenance = provenance_of(config, *backend, argc, argv);
+    // This backend ends at once: each mistake makes its own, and processes of their own use the same devices.
+    auto provenance = provenance_of(
+        config, *make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks.front()), argc, argv);
     for (const auto& [name, path] : source.files()) provenance.set_file("input_" + name, path);
     const auto record = make_record(experiment, config, std::move(provenance));
 

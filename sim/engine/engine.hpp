@@ -33,7 +33,7 @@ struct Activity {
     std::span<const Demand> demands{};  ///< at most Engine::most_demands
     Priority priority = Priority::transfer;
     double weight = 1;               ///< where a resource is too small, speeds are proportional to the weights
-    double speed_beside_attend = 1;  ///< at most, while an activity with `slows_transfers` uses its resources
+    double speed_beside_attend = 1;  ///< at most, while an activity with `slows_transfers` uses one of its resources
     bool slows_transfers = false;
     std::uint32_t tag = 0;      ///< returned by Engine::next() when it ends
     std::uint32_t place = ~0u;  ///< wanted index in memory, see Engine::Engine()

@@ -133,7 +133,8 @@ std::string others_text(const Advice& advice) {
     for (const auto verdict : {Advised::Verdict::too_large, Advised::Verdict::outrun, Advised::Verdict::impossible}) {
         if (!counts.contains(verdict)) continue;
         const auto& one = *nearest[verdict];
-        text += fmt::format("{}: {}, for example {} ({})\n", to_string(verdict), counts[verdict], one.name(), one.reason);
+        text +=
+            fmt::format("{}: {}, for example {} ({})\n", to_string(verdict), counts[verdict], one.name(), one.reason);
     }
     return text;
 }

@@ -246,9 +246,10 @@ std::string explain(Record& explained, const std::vector<ScoredRecord>& records,
     for (const auto& ring : all)
         for (const auto& pass : ring.passes) without += pass ? 0 : 1;
     return fmt::format(
-        "{}\n{}\nIn % of the measured time. error: predicted minus measured. Other columns: by how much the predicted time "
-        "grows if\nmeasured times replace the model's; their sum, with the rest, is measured minus predicted. owner: the "
-        "largest of them.\nBy length: mean without sign (with sign), and of how many passes it is the owner.\n"
+        "{}\n{}\nIn % of the measured time. error: predicted minus measured. Other columns: by how much the predicted "
+        "time grows if\nmeasured times replace the model's; their sum, with the rest, is measured minus predicted. "
+        "owner: the largest of them.\n"
+        "By length: mean without sign (with sign), and of how many passes it is the owner.\n"
         "{} passes have no measured spans and are not explained.\n",
         records.size() == 1 ? ring_table(all) : "", sum_table(all), without);
 }

@@ -29,8 +29,8 @@ ringlab_status guarded(ringlab_status otherwise, Body body) {
     return otherwise;
 }
 
-/// guarded() for a pass. One that fails half way leaves messages and peers waiting: `broken` then says why its ring can be
-/// used no more.
+/// guarded() for a pass. One that fails half way leaves messages and peers waiting: `broken` then says why its ring can
+/// be used no more.
 template <class Body>
 ringlab_status guarded_pass(std::string& broken, Body body) {
     const auto status = guarded(RINGLAB_BROKEN, [&] {

@@ -40,10 +40,12 @@ def predict(*, tokens, ranks, machines, layouts="zigzag", schedules="ring", mask
     Returns a row for each machine, mask, layout, schedule, ring size, length and pass.
 
     tokens: of the whole sequence. machines: names (ringlab.machines()) or paths of machine files. tokens, ranks,
-    machines, layouts, schedules and masks may be lists. heads: of queries, of keys and values. Columns in seconds: `seconds` (end of the pass), `compute` and `communication` (rank with
-    most), `exposed` (longest time without computing), `naive_overlapped`, `naive_serial` (guesses without a simulator);
-    `balance` is largest over mean compute time, `tflops_per_gpu` counts visible pairs, `scratch_bytes` are a rank's
-    buffers beside its tensors. Raises Refused.
+    machines, layouts, schedules and masks may be lists. heads: of queries, of keys and values.
+
+    Columns in seconds: `seconds` (end of the pass), `compute` and `communication` (rank with most), `exposed` (longest
+    time without computing), `naive_overlapped`, `naive_serial` (guesses without a simulator). `balance` is largest over
+    mean compute time, `tflops_per_gpu` counts visible pairs, `scratch_bytes` are a rank's buffers beside its tensors.
+    Raises Refused.
     """
     if dtype not in _library.DTYPES:
         raise Refused(f"dtype is {dtype!r}; it must be one of {', '.join(_library.DTYPES)}")

@@ -168,8 +168,8 @@ BOOST_AUTO_TEST_CASE(rates_of_others_are_those_of_the_tables) {
                                rates(published(system, "8192", "forward"), published(system, "8192", "backward"))));
 }
 
-/// "FORWARD / BOTH": the rate of our best schedule from Python divided by that of the best other system, at a length of the
-/// whole sequence. A system without a rate in the first record has that of a later one.
+/// "FORWARD / BOTH": the rate of our best schedule from Python divided by that of the best other system, at a length of
+/// the whole sequence. A system without a rate in the first record has that of a later one.
 std::string over_best_other(const std::vector<std::string>& records, std::int64_t tokens) {
     const auto ratio = [&](const std::string& rate) {
         std::map<std::string, double> by_system;
@@ -192,7 +192,9 @@ std::string over_best_other(const std::vector<std::string>& records, std::int64_
 }
 
 BOOST_AUTO_TEST_CASE(rings_from_python_beside_others_are_those_of_their_records) {
-    const auto two = [](std::int64_t tokens) { return over_best_other({"peers_2xh100", "peers_2xh100_before"}, tokens); };
+    const auto two = [](std::int64_t tokens) {
+        return over_best_other({"peers_2xh100", "peers_2xh100_before"}, tokens);
+    };
     const auto four = [](std::int64_t tokens) { return over_best_other({"peers_4xh100"}, tokens); };
     check_says(two(4096) + " (forward / both passes) at 2Ki, " + two(16384) + " at 8Ki, " + two(65536) +
                " at 32Ki on [two");
@@ -292,8 +294,8 @@ BOOST_AUTO_TEST_CASE(what_a_term_of_the_cost_model_buys_is_that_of_the_ablation)
     for (std::size_t i = 0; i < terms.size(); ++i) {
         auto length = lengths.at(i);
         if (length.starts_with("below ")) length.replace(0, 5, "<");
-        const auto bin = transports.at(i) == "threads" ? "CPU ranks"
-                                                       : (transports.at(i) == "nccl" ? "NCCL " : "copy ") + length;
+        const auto bin =
+            transports.at(i) == "threads" ? "CPU ranks" : (transports.at(i) == "nccl" ? "NCCL " : "copy ") + length;
         by_term[terms.at(i)][bin] = 100 * errors.at(i);
     }
     const auto with = by_term.extract("none").mapped();
@@ -306,9 +308,9 @@ BOOST_AUTO_TEST_CASE(what_a_term_of_the_cost_model_buys_is_that_of_the_ablation)
             const auto& without = found->second;
             const auto gain = [&](const auto& each) { return each.second - with.at(each.first); };
             const auto best = *std::ranges::max_element(without, {}, gain);
-            const auto buys = gain(best) < 0.05 ? std::string("-")
-                                                : fmt::format("{:.1f} -> {:.1f} ({})", with.at(best.first), best.second,
-                                                              best.first);
+            const auto buys = gain(best) < 0.05
+                                  ? std::string("-")
+                                  : fmt::format("{:.1f} -> {:.1f} ({})", with.at(best.first), best.second, best.first);
             BOOST_TEST(line.ends_with(" | " + buys + " |"), found->first << " buys " << buys);
             by_term.erase(found);
         }

@@ -39,16 +39,17 @@ def _parser():
     parser = _Parser(prog="peers", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter,
                      allow_abbrev=False)
     add = parser.add_argument
-    add("--systems", nargs="+", metavar="NAME", default=["ringlab", "ulysses"], help="as --list names them (ringlab ulysses)")
+    add("--systems", nargs="+", metavar="NAME", default=["ringlab", "ulysses"],
+        help="as --list names them (ringlab ulysses)")
     add("--tokens-per-rank", nargs="+", metavar="N", default=["2048"], help="(2048)")
     add("--heads", default="32:8", metavar="Q:KV", help="query heads and kv heads (32:8)")
     add("--head-dim", default="128", metavar="N", help="(128)")
     add("--mask", default="causal", help="by Ringlab's name: full, causal, window:4095,0, causal+documents:100,28x2 (causal)")
     add("--dtype", choices=DTYPES, help="(bf16 on CUDA, fp32 on CPU)")
     add("--device", choices=("cuda", "cpu"), help="(cuda where there is one)")
-    add("--passes", nargs="+", choices=PASSES, default=["forward", "both"], help="both: forward and backward in one (forward both)")
-    add("--protocol", choices=("sustained", "burst", "both"), default="sustained",
-        help="(sustained)")
+    add("--passes", nargs="+", choices=PASSES, default=["forward", "both"],
+        help="both: forward and backward in one (forward both)")
+    add("--protocol", choices=("sustained", "burst", "both"), default="sustained", help="(sustained)")
     add("--repeats", default="5", metavar="N", help="rounds of the sustained protocol (5)")
     add("--seconds", type=float, default=0.75, help="of device time for each pass of each system, sustained (0.75)")
     add("--warm-up", type=float, default=0.5, metavar="SECONDS", help="before each case, sustained (0.5)")

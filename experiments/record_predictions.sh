@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the records that the simulator alone makes, as they lie in experiments/results. tests/predictions_test.py compares
-# them with today's model; after a change of the model make them anew.
+# Makes the records of predictions as they lie in experiments/results, but for packings_h200, published_cp_h100 and scores.
+# tests/predictions_test.py compares the quick ones with today's model; after a change of the model make all anew.
 #
 #   experiments/record_predictions.sh [--programs DIR] [--output DIR] [RECORD...]
 #

@@ -36,8 +36,8 @@ def differences(old, new):
         elif before.dtype.kind != "f":
             if name != "session" and (before != now).any():
                 yield f"{name} has other values"
-        elif not numpy.allclose(before, now, RELATIVE, SECONDS, equal_nan=True):
-            worst = numpy.nanargmax(abs(now - before))
+        elif not (close := numpy.isclose(before, now, RELATIVE, SECONDS, equal_nan=True)).all():
+            worst = numpy.where(close, 0, numpy.nan_to_num(abs(now - before), nan=numpy.inf)).argmax()
             yield f"{name} is {before.flat[worst]:.6g} there, {now.flat[worst]:.6g} today (run {worst})"
 
 

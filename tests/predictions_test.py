@@ -11,8 +11,7 @@ import tempfile
 
 QUICK = ("predict", "latent_predicted", "latent_predicted_cluster", "decode_predicted", "suffix_predicted", "published",
          "explain")
-# Compilers and processors round differently, and a time is a whole number of picoseconds. The smallest change of a
-# price that was ever made is larger.
+# Compilers and processors round differently, and a time is a whole number of picoseconds.
 RELATIVE, SECONDS = 1e-4, 1e-9
 
 

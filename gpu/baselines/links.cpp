@@ -46,9 +46,7 @@ double time_once(std::vector<End>& ring, int count, const std::function<void()>&
     for (auto& end : ring) {
         const DeviceScope scope(end.device);
         end.stream.synchronize();
-        float milliseconds = 0;
-        RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, end.begin, end.finish));
-        slowest = std::max(slowest, static_cast<double>(milliseconds) * 1e-3 / count);
+        slowest = std::max(slowest, seconds_between(end.begin, end.finish) / count);
     }
     return slowest;
 }

@@ -19,12 +19,6 @@ struct BusyEnd {
     std::vector<Event> call_ends = {}, message_ends = {};
 };
 
-double seconds_between(Event& begin, Event& end) {
-    float milliseconds = 0;
-    RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-    return static_cast<double>(milliseconds) * 1e-3;
-}
-
 void record_into(std::vector<Event>& events, cudaStream_t stream) {
     events.emplace_back(Event::Use::timing).record(stream);
 }

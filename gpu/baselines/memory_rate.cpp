@@ -19,9 +19,7 @@ double read_bytes_per_second() {
         read_memory(memory.data(), bytes, sink.data(), stream);
         end.record(stream);
         stream.synchronize();
-        float milliseconds = 0;
-        RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-        seconds.push_back(static_cast<double>(milliseconds) * 1e-3);
+        seconds.push_back(seconds_between(begin, end));
     }
     return static_cast<double>(bytes) / median(seconds);
 }

@@ -25,11 +25,7 @@ std::vector<double> burst(const TimedCall& call, std::size_t count, cudaStream_t
     underway();
     RINGLAB_CUDA(cudaStreamSynchronize(stream));
     std::vector<double> seconds;
-    for (std::size_t i = 1; i <= count; ++i) {
-        float milliseconds = 0;
-        RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, events[i - 1], events[i]));
-        seconds.push_back(static_cast<double>(milliseconds) * 1e-3);
-    }
+    for (std::size_t i = 1; i <= count; ++i) seconds.push_back(seconds_between(events[i - 1], events[i]));
     return seconds;
 }
 
@@ -94,9 +90,7 @@ std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Bur
             end.record(stream);
             if (const auto sample = nvml.sample(device, ClockSample::Moment::during)) clocks.push_back(*sample);
             RINGLAB_CUDA(cudaStreamSynchronize(stream));
-            float milliseconds = 0;
-            RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-            samples[i].seconds.front().push_back(static_cast<double>(milliseconds) * 1e-3);
+            samples[i].seconds.front().push_back(seconds_between(begin, end));
         }
     return samples;
 }

@@ -125,9 +125,7 @@ private:
             rank.work->rotate(which(pass), stream);
             end.record(stream);
             RINGLAB_CUDA(cudaStreamSynchronize(stream));
-            float milliseconds = 0;
-            RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-            rotation_seconds_.push_back(static_cast<double>(milliseconds) * 1e-3);
+            rotation_seconds_.push_back(seconds_between(begin, end));
         }
     }
 
@@ -227,9 +225,7 @@ private:
         issue(pass, events, underway);
         if (options.check_finite) require_finite(pass);
         if (rotates() && pass == 1) rotate(pass);
-        float milliseconds = 0;
-        RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, events.front()->start, events.front()->finish));
-        return static_cast<double>(milliseconds) * 1e-3;
+        return seconds_between(events.front()->start, events.front()->finish);
     }
 
     void issue(int pass, const std::vector<PassEvents*>& events, const std::function<void()>& underway) {

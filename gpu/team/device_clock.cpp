@@ -13,12 +13,7 @@ Picoseconds picoseconds(Clock::duration duration) {
     return std::chrono::duration_cast<std::chrono::duration<Picoseconds, std::pico>>(duration).count();
 }
 
-/// CUDA gives milliseconds as a float: half a nanosecond exact at 10 ms, 60 ns at a second.
-Picoseconds elapsed(cudaEvent_t from, cudaEvent_t to) {
-    float milliseconds = 0;
-    RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, from, to));
-    return layouts::to_picoseconds(static_cast<double>(milliseconds) * 1e-3);
-}
+Picoseconds elapsed(cudaEvent_t from, cudaEvent_t to) { return layouts::to_picoseconds(seconds_between(from, to)); }
 
 }  // namespace
 

@@ -89,18 +89,10 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
         const auto& op = instruction.op;
         pass.output_comes_late |= op.kind != OpKind::attend && op.pool == Pool::output && op.slot() == 0;
     }
-    const WorkList::Options list{program.pass,
-                                 problem_.head_dim,
-                                 problem_.value_dim,
-                                 options_.deterministic,
-                                 options_.kernels,
-                                 options_.tables,
-                                 problem_.query_heads_per_kv_head(),
-                                 problem_.dropout.drops()};
     const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
     pass.launches = std::make_unique<FusedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
-        FusedLaunches::Options{list, options_.fused_start, options_.most_wait, options_.give_up_stream,
+        FusedLaunches::Options{list_options(pass), options_.fused_start, options_.most_wait, options_.give_up_stream,
                                options_.flagged_peers});
     memory_use_.work += pass.launches->device_bytes();
     find_rounded_adds(pass);
@@ -139,15 +131,23 @@ std::shared_ptr<const KeyPositions> Rank::key_positions(const std::vector<layout
     return key_positions_.emplace_back(std::make_shared<KeyPositions>(mask, keys, *options_.tables));
 }
 
+WorkList::Options Rank::list_options(const PassState& pass) const {
+    return {pass.program->pass,
+            problem_.head_dim,
+            problem_.value_dim,
+            options_.deterministic,
+            options_.kernels,
+            options_.tables,
+            problem_.query_heads_per_kv_head(),
+            problem_.dropout.drops()};
+}
+
 void Rank::add_work_list(PassState& pass, const layouts::Part& rows, const layouts::Part& keys) {
     const auto& schedule = *pass.schedule;
     auto& list = pass.work_lists[{tokens_of(rows), tokens_of(keys)}];
     if (list) return;
-    list =
-        std::make_unique<WorkList>(schedule.mask(), row_bounds(schedule.runs(rows)), key_positions(schedule.runs(keys)),
-                                   WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim,
-                                                     options_.deterministic, options_.kernels, options_.tables,
-                                                     problem_.query_heads_per_kv_head(), problem_.dropout.drops()});
+    list = std::make_unique<WorkList>(schedule.mask(), row_bounds(schedule.runs(rows)),
+                                      key_positions(schedule.runs(keys)), list_options(pass));
     memory_use_.work += list->tiles().device_bytes();
     if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
 }

@@ -29,7 +29,7 @@ void share_out(const layouts::RankProgram& program, const std::vector<std::size_
     for (std::size_t i = 0; i < attends.size(); ++i) {
         done += work(attends[i]);
         for (const auto before : program.code[attends[i]].op.after())
-            now = std::max(now, intervals[size(static_cast<int>(before))].second);
+            now = std::max(now, intervals[size(before)].second);
         now = std::min(now, latest[i]);
         const auto share = begin + static_cast<Picoseconds>(static_cast<double>(end - begin) * done / all);
         intervals[attends[i]] = {now, std::clamp(share, now, latest[i])};
@@ -68,8 +68,7 @@ std::vector<Interval> intervals_of(const Rank& rank, const layouts::RankProgram&
         intervals[i] = {clock.time(events.begin[first]), clock.time(events.end[first])};
         if (launch) continue;
         for (const auto before : program.code[i].op.after())
-            awaited[size(static_cast<int>(before))] =
-                std::min(awaited[size(static_cast<int>(before))], intervals[i].first);
+            awaited[size(before)] = std::min(awaited[size(before)], intervals[i].first);
     }
     end_when_told(rank, program, awaited, intervals);
     for (std::size_t i = 0; i < program.operations; ++i)

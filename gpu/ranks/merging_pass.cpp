@@ -82,14 +82,11 @@ MergingPass::MergingPass(const layouts::Schedule& schedule, const layouts::Progr
     if (!is_possible_) return;
     own_pairs_ = uploaded(std::vector<Pair>(static_cast<std::size_t>(pairs_of_result(schedule, rank))));
     late_ = uploaded(std::vector<std::uint32_t>(1));
-    RINGLAB_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reported_), sizeof(*reported_), cudaHostAllocMapped));
-    *reported_ = 0;
+    reported_ = DeviceMemory::plain().host_word();
 }
 
 MergingPass::~MergingPass() {
-    if (!reported_) return;
     cudaStreamSynchronize(other_stream_);  // it may still write to late_
-    cudaFreeHost(reported_);
 }
 
 std::size_t MergingPass::other_of(int block) const {
@@ -149,13 +146,13 @@ void MergingPass::launch(std::uint32_t number, const ForwardResult& result, cuda
                                               .ranks_on_device = options_.ranks_on_device,
                                               .most_wait = options_.most_wait,
                                               .late = late_.as<std::uint32_t>(),
-                                              .reported = reported_});
+                                              .reported = reported_.get()});
     work_(number, stream);
 }
 
 void MergingPass::require_arrived() const {
     if (!is_connected_) return;
-    const auto code_of_peer = *static_cast<volatile const std::uint32_t*>(reported_);
+    const auto code_of_peer = *static_cast<volatile const std::uint32_t*>(reported_.get());
     if (code_of_peer == 0) return;
     const auto late = LatePeer::from(code_of_peer);
     const auto receive = (late.is_result ? results_received_ : rows_received_).at(late.index);

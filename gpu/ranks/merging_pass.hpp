@@ -75,7 +75,7 @@ private:
 
     MergingWork work_;  // from the first launch on
     DeviceBuffer own_pairs_, late_;
-    std::uint32_t* reported_ = nullptr;  // in host memory that the device sees
+    std::shared_ptr<std::uint32_t> reported_;  // in host memory that the device sees
     Stream other_stream_;
 };
 

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::int64_t alignment = 256;  // of fields, in bytes: vector loads, tensor maps and copy engines like it
 
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 constexpr std::size_t index(Pool pool) { return static_cast<std::size_t>(pool); }
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {

@@ -11,7 +11,7 @@
 #include "experiments/study/forecast.hpp"
 #include "reference/ranks/executor.hpp"
 #include "reference/ranks/kernels/cpu_attention.hpp"
-#include "reference/ranks/kernels/cpu_product.hpp"
+#include "reference/tensors/blas.hpp"
 #include "sim/machine/machine.hpp"
 
 #include <fmt/format.h>
@@ -322,9 +322,9 @@ private:
         const reference::SingleThreadedBlas one_thread;
         for (int i = 0; i < repeats; ++i) {
             const auto begin = reference::thread_cpu_time();
-            reference::product<Real>(1, {a.data(), rows, inner, inner}, reference::Order::as_is,
-                                     {b.data(), columns, inner, inner}, reference::Order::transposed, 0,
-                                     {c.data(), rows, columns, columns});
+            reference::multiply(1, reference::MatrixView<Real>{a.data(), rows, inner, inner},
+                                reference::transpose(reference::MatrixView<Real>{b.data(), columns, inner, inner}),
+                                {c.data(), rows, columns, columns});
             const auto seconds = layouts::to_seconds(reference::thread_cpu_time() - begin);
             if (seconds > 0) machine_.matrix_product_flops = std::max(machine_.matrix_product_flops, flop / seconds);
         }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace ringlab::reference {
 
@@ -19,21 +20,24 @@ using Matrix = MatrixView<double>;
 using ConstMatrix = MatrixView<const double>;
 
 /// A factor of a matrix product: a matrix, possibly transposed.
+template <class Real>
 struct Factor {
-    ConstMatrix matrix;
+    MatrixView<const Real> matrix;
     bool transposed = false;
 
-    Factor(ConstMatrix m) : matrix(m) {}
-    Factor(Matrix m) : matrix(m) {}
+    Factor(MatrixView<const Real> m, bool is_transposed = false) : matrix(m), transposed(is_transposed) {}
+    Factor(MatrixView<Real> m) : matrix(m) {}
 };
-inline Factor transpose(Factor factor) {
-    factor.transposed = !factor.transposed;
-    return factor;
+template <class Element>
+Factor<std::remove_const_t<Element>> transpose(MatrixView<Element> matrix) {
+    return {matrix, true};
 }
 
-/// c = alpha * a * b, or c += alpha * a * b.
-void multiply(double alpha, Factor a, Factor b, Matrix c);
-void multiply_add(double alpha, Factor a, Factor b, Matrix c);
+/// c = alpha * a * b, or c += alpha * a * b. The old c of the former is not read.
+void multiply(double alpha, Factor<double> a, Factor<double> b, Matrix c);
+void multiply(float alpha, Factor<float> a, Factor<float> b, MatrixView<float> c);
+void multiply_add(double alpha, Factor<double> a, Factor<double> b, Matrix c);
+void multiply_add(float alpha, Factor<float> a, Factor<float> b, MatrixView<float> c);
 
 /// Number of threads that a BLAS call may use now.
 int blas_threads();

@@ -1,6 +1,6 @@
 #include "reference/ranks/kernels/cpu_attention.hpp"
 
-#include "reference/ranks/kernels/cpu_product.hpp"
+#include "reference/tensors/blas.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <cmath>
@@ -115,7 +115,7 @@ void BlockAttention<Real>::score(const TileLocation& tile, TileKind kind, ConstV
     using Vector = xsimd::batch<Real>;
     s_ = {s_storage_.data(), q.rows, k.rows, stride_};
     ds_ = {ds_storage_.data(), q.rows, k.rows, stride_};
-    product<Real>(static_cast<Real>(problem_.effective_scale()), q, Order::as_is, k, Order::transposed, 0, s_);
+    multiply(static_cast<Real>(problem_.effective_scale()), q, transpose(k), s_);
     const Vector cap(static_cast<Real>(problem_.soft_cap));
     for (std::int64_t r = 0; r < s_.rows; ++r) {
         Real* s = s_.row(r);
@@ -174,7 +174,7 @@ void BlockAttention<Real>::accumulate(const TileLocation& tile, ConstView v, con
         if (dropout_factors_.drops()) drop(r, s_.row(r));
         round_in_place(std::span(s_.row(r), static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
-    product<Real>(1, s_, Order::as_is, v, Order::as_is, 1, rows_of(state.o, first_row, first_row + s_.rows));
+    multiply_add(1, s_, v, rows_of(state.o, first_row, first_row + s_.rows));
 }
 
 template <class Real>
@@ -210,7 +210,7 @@ template <class Real>
 void BlockAttention<Real>::differentiate(const TileLocation& tile, const Rows& rows, ConstView v) {
     using Vector = xsimd::batch<Real>;
     const auto first_row = tile.first_row;
-    product<Real>(1, rows_of(rows.dout, first_row, first_row + s_.rows), Order::as_is, v, Order::transposed, 0, ds_);
+    multiply(1, rows_of(rows.dout, first_row, first_row + s_.rows), transpose(v), ds_);
     const auto cap = static_cast<Real>(problem_.soft_cap);
     for (std::int64_t r = 0; r < s_.rows; ++r) {
         const auto row = static_cast<std::size_t>(first_row + r);
@@ -252,9 +252,9 @@ void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, He
             const TileLocation of{head, plan, first, keys, columns};
             score(of, kind, q, k_tile);
             differentiate(of, rows, v_tile);
-            product<Real>(1, s_, Order::transposed, dout, Order::as_is, 1, rows_of(dv, columns.begin, columns.end));
-            product<Real>(scale, ds_, Order::transposed, q, Order::as_is, 1, rows_of(dk, columns.begin, columns.end));
-            product<Real>(scale, ds_, Order::as_is, k_tile, Order::as_is, 1, rows_of(rows.dq, first, last));
+            multiply_add(1, transpose(s_), dout, rows_of(dv, columns.begin, columns.end));
+            multiply_add(scale, transpose(ds_), q, rows_of(dk, columns.begin, columns.end));
+            multiply_add(scale, ds_, k_tile, rows_of(rows.dq, first, last));
         }
     }
 }

@@ -1,6 +1,6 @@
 #include "reference/ranks/kernels/cpu_latent.hpp"
 
-#include "reference/ranks/kernels/cpu_product.hpp"
+#include "reference/tensors/blas.hpp"
 #include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
@@ -41,10 +41,8 @@ void LatentMatrices<Real>::expand(int head, ConstView latent, View k, View v) co
     const auto own = problem_.own_key_dim(), rank = problem_.latent.rank, shared = problem_.latent.shared;
     const auto matrices = of_head(matrices_, head);
     const auto compressed = columns_of(latent, 0, rank);
-    product<Real>(1, compressed, Order::as_is, some_rows_of(matrices, 0, own), Order::transposed, 0,
-                  columns_of(k, 0, own));
-    product<Real>(1, compressed, Order::as_is, some_rows_of(matrices, own, problem_.value_dim), Order::transposed, 0,
-                  v);
+    multiply(1, compressed, transpose(some_rows_of(matrices, 0, own)), columns_of(k, 0, own));
+    multiply(1, compressed, transpose(some_rows_of(matrices, own, problem_.value_dim)), v);
     for (std::int64_t t = 0; t < k.rows; ++t) std::copy_n(latent.row(t) + rank, shared, k.row(t) + own);
 }
 
@@ -61,8 +59,8 @@ void LatentMatrices<Real>::compress(int head, ConstView dk, ConstView dv, ConstV
         for (std::int64_t d = 0; d < shared; ++d) dlatent.row(t)[rank + d] += dk.row(t)[own + d];
     }
     round_in_place(std::span(rows.data, size(dk.rows * dims)), problem_.dtype);
-    product<Real>(1, rows, Order::as_is, of_head(matrices_, head), Order::as_is, 1, columns_of(dlatent, 0, rank));
-    product<Real>(1, rows, Order::transposed, columns_of(latent, 0, rank), Order::as_is, 1, of_head(gradient_, head));
+    multiply_add(1, rows, of_head(matrices_, head), columns_of(dlatent, 0, rank));
+    multiply_add(1, transpose(rows), columns_of(latent, 0, rank), of_head(gradient_, head));
 }
 
 template class LatentMatrices<float>;

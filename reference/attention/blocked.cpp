@@ -14,14 +14,9 @@
 namespace ringlab::reference {
 namespace {
 
-// Tokens of one batch element and head as a matrix (token, dim), const if the tensor is.
 template <class AnyTensor>
 auto tokens_view(AnyTensor& tensor, std::int64_t batch, std::int64_t head, layouts::Interval tokens) {
-    const auto dim = static_cast<std::int64_t>(tensor.shape(3));
-    const auto stride = static_cast<std::int64_t>(tensor.shape(2)) * dim;
-    const auto first = (batch * static_cast<std::int64_t>(tensor.shape(1)) + tokens.begin) * stride + head * dim;
-    return MatrixView<std::remove_pointer_t<decltype(tensor.data())>>{tensor.data() + first, tokens.size(), dim,
-                                                                      stride};
+    return head_view(tensor, batch, head, tokens.begin, tokens.size());
 }
 
 // The numbers of one batch element and head, from row `first` on.

@@ -9,14 +9,6 @@
 
 namespace ringlab::reference {
 
-ConstMatrix head_view(const Tensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first,
-                      std::int64_t count) {
-    const auto dim = static_cast<std::int64_t>(tensor.shape(3));
-    const auto stride = static_cast<std::int64_t>(tensor.shape(2)) * dim;
-    return {tensor.data() + (batch * static_cast<std::int64_t>(tensor.shape(1)) + first) * stride + head * dim, count,
-            dim, stride};
-}
-
 void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, const std::vector<std::int64_t>& rows,
                    const std::vector<std::int64_t>& keys, const Tensor& q, const Tensor& dout, const Tensor& k,
                    const Tensor& v, const std::function<void(const Pairs&)>& visit) {

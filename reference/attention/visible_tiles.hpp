@@ -25,8 +25,4 @@ void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, c
                    const std::vector<std::int64_t>& keys, const Tensor& q, const Tensor& dout, const Tensor& k,
                    const Tensor& v, const std::function<void(const Pairs&)>& visit);
 
-/// `count` tokens of one batch element and head, from `first` on, as a matrix (token, dim).
-ConstMatrix head_view(const Tensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first,
-                      std::int64_t count);
-
 }  // namespace ringlab::reference

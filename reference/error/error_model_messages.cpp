@@ -133,8 +133,7 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
     // Half a step, relative to the number: between 2^-n and 2^-n-1 for n significant bits; 2^-n is 2.36 u.
     const double half_step = 2.36 * unit_of(problem_.dtype) / std::sqrt(2.0);
     const auto width = size(problem_.value_dim);
-    std::vector<std::int64_t> all(size(problem_.tokens));
-    std::iota(all.begin(), all.end(), 0);
+    const auto all = all_positions(problem_.tokens);
     for (const auto& [rows, results] : rounded_results(forward)) {
         const auto mine = owned(positions_of(forward, rows), rows_);
         if (mine.positions.empty()) continue;

@@ -9,19 +9,13 @@
 namespace ringlab::reference {
 namespace {
 
-Tensor zeros_of(const std::array<std::int64_t, 4>& shape) {
-    std::array<std::size_t, 4> sizes;
-    std::ranges::copy(shape, sizes.begin());
-    return Tensor(sizes, 0.0);
-}
-
 /// All tokens of one batch element and head as a matrix (token, dim), with `count` dims from `first` on.
 template <class SomeTensor>
 auto dims_of(SomeTensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count) {
-    const auto [batches, tokens, heads, dim] = tensor.shape();
-    auto* data = &tensor(size(batch), 0, size(head), size(first));
-    return MatrixView<std::remove_pointer_t<decltype(data)>>{data, static_cast<std::int64_t>(tokens), count,
-                                                             static_cast<std::int64_t>(heads * dim)};
+    auto view = head_view(tensor, batch, head, 0, static_cast<std::int64_t>(tensor.shape(1)));
+    view.data += first;
+    view.columns = count;
+    return view;
 }
 
 /// `count` rows, from `first` on, of a head's matrices.

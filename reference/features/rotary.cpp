@@ -1,20 +1,10 @@
 #include "reference/features/rotary.hpp"
 
 #include "layouts/basics/require.hpp"
+#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
-#include <numeric>
-
 namespace ringlab::reference {
-namespace {
-
-std::vector<std::int64_t> all_tokens(std::size_t count) {
-    std::vector<std::int64_t> tokens(count);
-    std::iota(tokens.begin(), tokens.end(), 0);
-    return tokens;
-}
-
-}  // namespace
 
 void Rotation::set_position(std::int64_t position) {
     for (std::size_t i = 0; i < rotations_.size(); ++i)
@@ -37,7 +27,8 @@ void Rotation::apply(double* dims, Way way) const {
 Tensor rotated(Tensor tensor, const layouts::Problem& problem, const layouts::Mask& mask, Rotation::Way way,
                std::span<const std::int64_t> tokens) {
     const auto [batches, count, heads, dims] = tensor.shape();
-    const auto all = tokens.empty() ? all_tokens(count) : std::vector<std::int64_t>(tokens.begin(), tokens.end());
+    const auto all = tokens.empty() ? all_positions(static_cast<std::int64_t>(count))
+                                    : std::vector<std::int64_t>(tokens.begin(), tokens.end());
     require(all.size() == count, "{} positions are given to rotate a tensor of {} tokens; there must be one for each",
             all.size(), count);
     const auto positions = layouts::rotary_positions(problem.rotary, mask, all);

@@ -112,22 +112,17 @@ void finish_spans(Timeline& timeline, const layouts::Program& program) {
 
 CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const RankResult> ranks) {
     const auto& p = schedule.problem();
-    const auto zeros = [&](const std::array<std::int64_t, 4>& shape) {
-        std::array<std::size_t, 4> sizes;
-        std::ranges::copy(shape, sizes.begin());
-        return Tensor(sizes, 0.0);
-    };
     CpuRun run;
     auto& out = run.outputs;
-    out.o = run.o_unrounded = zeros({p.batch, p.rows(), p.query_heads, p.value_dim});
+    out.o = run.o_unrounded = zeros_of({p.batch, p.rows(), p.query_heads, p.value_dim});
     out.lse = Lse({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.rows()),
                    static_cast<std::size_t>(p.query_heads)},
                   0.0);
     if (with_backward) {
         out.dsinks.assign(p.sinks.size(), 0.0);
-        out.dq = zeros({p.batch, p.rows(), p.query_heads, p.head_dim});
-        out.dk = zeros(p.key_shape());
-        out.dv = zeros(p.value_shape());
+        out.dq = zeros_of({p.batch, p.rows(), p.query_heads, p.head_dim});
+        out.dk = zeros_of(p.key_shape());
+        out.dv = zeros_of(p.value_shape());
     }
     run.forward.ranks = schedule.ranks();
     run.backward.ranks = with_backward ? schedule.ranks() : 0;

@@ -6,6 +6,11 @@
 #include <xtensor/xtensor.hpp>
 #endif
 
+#include "reference/tensors/blas.hpp"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
 #include <vector>
 
 namespace ringlab::reference {
@@ -14,6 +19,21 @@ namespace ringlab::reference {
 template <class Scalar>
 using TensorOf = xt::xtensor<Scalar, 4>;
 using Tensor = TensorOf<double>;
+
+inline Tensor zeros_of(const std::array<std::int64_t, 4>& shape) {
+    std::array<std::size_t, 4> sizes;
+    std::ranges::copy(shape, sizes.begin());
+    return Tensor(sizes, 0.0);
+}
+
+/// `count` tokens of one batch element and head, from `first` on, as a matrix (token, dim), const if the tensor is.
+template <class AnyTensor>
+auto head_view(AnyTensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count) {
+    const auto dim = static_cast<std::int64_t>(tensor.shape(3));
+    const auto stride = static_cast<std::int64_t>(tensor.shape(2)) * dim;
+    auto* data = tensor.data() + (batch * static_cast<std::int64_t>(tensor.shape(1)) + first) * stride + head * dim;
+    return MatrixView<std::remove_pointer_t<decltype(data)>>{data, count, dim, stride};
+}
 
 /// (batch, tokens, query_heads): natural logarithm of the sum of exponentials of a row's scores, -inf for a fully
 /// masked row.

@@ -338,9 +338,7 @@ reference::Inputs random_inputs(const layouts::Problem& p, std::uint64_t seed) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<double> normal;
     const auto tensor = [&](const std::array<std::int64_t, 4>& shape, double size = 1) {
-        std::array<std::size_t, 4> sizes;
-        std::ranges::copy(shape, sizes.begin());
-        Tensor t(sizes);
+        auto t = reference::zeros_of(shape);
         for (auto& x : t) x = size * normal(generator);
         return reference::rounded(std::move(t), p.dtype);
     };

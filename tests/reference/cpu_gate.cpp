@@ -4,10 +4,10 @@
 #include "reference/error/deviations.hpp"
 #include "reference/features/latent.hpp"
 #include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/tensors/counts.hpp"
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <random>
 #include <tuple>
 
@@ -28,9 +28,7 @@ Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
     std::mt19937_64 engine(seed);
     std::normal_distribution<double> normal;
     const auto make = [&](const std::array<std::int64_t, 4>& shape) {
-        std::array<std::size_t, 4> sizes;
-        std::ranges::copy(shape, sizes.begin());
-        Tensor tensor(sizes);
+        auto tensor = reference::zeros_of(shape);
         for (auto& x : tensor) x = normal(engine);
         return tensor;
     };
@@ -116,8 +114,7 @@ Outputs expected_of(const GateCase& c, const Inputs& inputs) {
     if (!c.problem.rotary.rotates()) return dense_attention<double>(c.problem, mask, inputs);
     auto attended = inputs;
     const auto rows = c.problem.row_positions();
-    std::vector<std::int64_t> keys(static_cast<std::size_t>(c.problem.tokens));
-    std::iota(keys.begin(), keys.end(), 0);
+    const auto keys = all_positions(c.problem.tokens);
     attended.q = turned(attended.q, rows, c.problem, mask, false);
     attended.k = turned(attended.k, keys, c.problem, mask, false);
     auto expected = dense_attention<double>(c.problem, mask, attended);

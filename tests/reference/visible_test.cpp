@@ -6,10 +6,9 @@
 
 #include "reference/attention/dense.hpp"
 #include "reference/attention/samples.hpp"
+#include "reference/tensors/counts.hpp"
 
 #include <boost/test/unit_test.hpp>
-
-#include <numeric>
 
 namespace ringlab::reference::tests {
 namespace {
@@ -56,14 +55,8 @@ std::int64_t pairs_told_otherwise(const Tensor& o, const Tensor& dv, const std::
     return wrong;
 }
 
-std::vector<std::int64_t> all_tokens(std::int64_t tokens) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(tokens));
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-}
-
 std::int64_t pairs_told_otherwise(const Outputs& out, const Joined& oracle) {
-    const auto all = all_tokens(static_cast<std::int64_t>(out.o.shape(1)));
+    const auto all = all_positions(static_cast<std::int64_t>(out.o.shape(1)));
     return pairs_told_otherwise(out.o, out.dv, all, all, oracle);
 }
 
@@ -98,7 +91,7 @@ BOOST_AUTO_TEST_CASE(references_see_what_the_oracle_sees) {
             BOOST_TEST(pairs_told_otherwise(dense_attention(problem, mask, inputs), oracle) == 0);
             const BlockedOptions tiles{1, pick(random, 1, 12), pick(random, 1, 12)};
             BOOST_TEST(pairs_told_otherwise(blocked_attention(problem, mask, inputs, tiles), oracle) == 0);
-            auto few = all_tokens(tokens);
+            auto few = all_positions(tokens);
             std::erase_if(few, [&](std::int64_t token) { return token > 0 && pick(random, 0, 2) > 0; });
             const auto rows = sampled_rows(problem, mask, inputs, few, tiles);
             const auto columns =

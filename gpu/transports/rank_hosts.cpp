@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -17,20 +16,13 @@ namespace {
 
 constexpr const char* ranks_per_host = "RINGLAB_RANKS_PER_HOST";
 
-/// With zeros behind it, so that it always has as many bytes.
-std::vector<char> host_name() {
-    std::vector<char> name(HOST_NAME_MAX + 2);
-    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name: {}",
-            std::strerror(errno));
-    return name;
-}
-
 /// What each rank tells the others: the name of its host, and the environment variable as it was given.
 std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
     const char* const given = std::getenv(ranks_per_host);
     const std::string pretended = given ? fmt::format("'{}'", given) : "not set";
     Bytes own;
-    append(own, host_name());
+    const auto name = host_name();
+    append(own, std::vector<char>(name.begin(), name.end()));
     append(own, std::vector<char>(pretended.begin(), pretended.end()));
     const auto all = team.all_gather(team.first_local(), std::move(own), timeout);
     const auto pretended_by = [&](std::size_t rank) {
@@ -48,6 +40,13 @@ std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
 }
 
 }  // namespace
+
+HostName host_name() {
+    HostName name{};
+    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name: {}",
+            std::strerror(errno));
+    return name;
+}
 
 RankHosts RankHosts::apart(int ranks) {
     std::vector<int> first_ranks(static_cast<std::size_t>(ranks));

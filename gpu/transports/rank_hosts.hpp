@@ -3,9 +3,17 @@
 #include "gpu/team/team.hpp"
 #include "layouts/basics/ring_group.hpp"
 
+#include <array>
+#include <climits>
 #include <vector>
 
 namespace ringlab::gpu {
+
+/// A host's name with zeros behind it.
+using HostName = std::array<char, HOST_NAME_MAX + 2>;
+
+/// The name of this process's host. Throws Error if it is not to be had.
+HostName host_name();
 
 /// Which ranks share a host, by global rank. A rank is the member of the team with the same number.
 class RankHosts {

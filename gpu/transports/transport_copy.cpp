@@ -4,10 +4,7 @@
 #include "gpu/transports/transport.hpp"
 #include "processes/shared_memory.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -79,7 +76,7 @@ private:
 /// every message. That is safe: a stream that waits for an event waits for the latest recording at that moment, and the
 /// event is recorded again only after the counterpart has been enqueued.
 struct Card {
-    std::array<char, 64> host{};
+    HostName host{};
     int rank = 0;
     int device = 0;  // as the owner's process numbers it
     void* address = nullptr;
@@ -195,7 +192,7 @@ public:
         own_.rank = joining.rank;
         own_.device = joining.device;
         own_.address = joining.memory.bytes > 0 ? joining.memory.address : nullptr;
-        require(gethostname(own_.host.data(), own_.host.size() - 1) == 0, "this host does not tell its name");
+        own_.host = host_name();
         const bool across = directory.across_processes();
         if (across && own_.address) RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle, own_.address));
         for (std::size_t edge = 0; edge < directory.edges.size(); ++edge) {

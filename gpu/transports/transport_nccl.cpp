@@ -2,8 +2,6 @@
 #include "gpu/transports/nccl_communicators.hpp"
 #include "gpu/transports/transport.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -127,9 +125,8 @@ private:
     void find_hosts(Team& team, const JoiningRank& joining) {
         struct Seat {
             int rank;
-            std::array<char, 64> host;
-        } own{rank_, {}};
-        require(gethostname(own.host.data(), own.host.size() - 1) == 0, "this host does not tell its name");
+            HostName host;
+        } own{rank_, host_name()};
         Bytes bytes(sizeof(own));
         std::memcpy(bytes.data(), &own, sizeof(own));
         hosts_.resize(static_cast<std::size_t>(ranks_));

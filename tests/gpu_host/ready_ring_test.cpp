@@ -41,10 +41,6 @@ private:
 
 constexpr std::int64_t tokens = 48, query_heads = 4, kv_heads = 2, dim = 16;
 
-ReadyRing::Options options_of(const Team& team, Clock::duration timeout) {
-    return {.device = team.first_local(), .timeout = timeout};
-}
-
 std::shared_ptr<RingPlan> make_plan(ReadyRing& ring, int ranks, const std::string& algorithm,
                                     const std::string& spec = "causal", std::int64_t shard_tokens = tokens) {
     layouts::Problem problem;
@@ -96,26 +92,45 @@ private:
 /// The first bytes of results.
 using Seen = std::array<unsigned char, 3>;
 
-/// A pass, with local memory that is given back at once.
-void run(ReadyRing& ring, const std::shared_ptr<RingPlan>& plan, Pass pass, CallerTensors tensors, ReusedMemory& memory,
-         cudaStream_t caller) {
-    tensors.local = memory.allocate(plan->local_bytes(pass), caller);
-    ring.run(plan, pass, tensors, 0, caller);
-    memory.release(tensors.local);
-}
+/// A rank of a ring of processes, with tensors and a stream of its caller.
+struct RingMember {
+    RingMember(Team& threads, int member, Clock::duration timeout = std::chrono::seconds(20))
+        : device(member), process(threads, member), ring(process, memory, {.device = member, .timeout = timeout}) {}
 
-/// Inputs, both passes, and a look at the results, all in order of the stream `caller`.
-void take_a_step(ReadyRing& ring, const std::shared_ptr<RingPlan>& plan, const CallerTensors& tensors,
-                 ReusedMemory& memory, cudaStream_t caller, Seen& seen) {
-    const auto results = {tensors.o_exact.data, tensors.dq.data, tensors.dk.data};
-    for (const void* input : {tensors.q.data, tensors.k.data, tensors.v.data, tensors.dout.data})
-        cudaMemsetAsync(const_cast<void*>(input), 1, dim, caller);
-    for (void* result : results) cudaMemsetAsync(result, 0xff, 1, caller);
-    run(ring, plan, Pass::forward, tensors, memory, caller);
-    run(ring, plan, Pass::backward, tensors, memory, caller);
-    auto* to = seen.data();
-    for (void* result : results) cudaMemcpyAsync(to++, result, 1, cudaMemcpyDeviceToHost, caller);
-}
+    /// A pass, with local memory that is given back at once.
+    void run(const std::shared_ptr<RingPlan>& plan, Pass pass, CallerTensors with) {
+        with.local = memory.allocate(plan->local_bytes(pass), caller);
+        ring.run(plan, pass, with, 0, caller);
+        memory.release(with.local);
+    }
+    void run(const std::shared_ptr<RingPlan>& plan, Pass pass) { run(plan, pass, tensors); }
+
+    /// Inputs, both passes, and a look at the results, all in order of the stream `caller`.
+    void take_a_step(const std::shared_ptr<RingPlan>& plan, const CallerTensors& with, Seen& seen) {
+        const auto results = {with.o_exact.data, with.dq.data, with.dk.data};
+        for (const void* input : {with.q.data, with.k.data, with.v.data, with.dout.data})
+            cudaMemsetAsync(const_cast<void*>(input), 1, dim, caller);
+        for (void* result : results) cudaMemsetAsync(result, 0xff, 1, caller);
+        run(plan, Pass::forward, with);
+        run(plan, Pass::backward, with);
+        auto* to = seen.data();
+        for (void* result : results) cudaMemcpyAsync(to++, result, 1, cudaMemcpyDeviceToHost, caller);
+    }
+    void take_a_step(const std::shared_ptr<RingPlan>& plan, Seen& seen) { take_a_step(plan, tensors, seen); }
+
+    void disconnect() {
+        caller.synchronize();
+        ring.disconnect();
+    }
+
+    const DeviceScope device;
+    ProcessTeam process;
+    ReusedMemory memory;
+    ReadyRing ring;
+    const Stream caller;
+    Shard shard;
+    const CallerTensors tensors = shard.tensors();
+};
 
 }  // namespace
 
@@ -131,19 +146,12 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
     const auto threads = make_thread_team(ranks);
     std::atomic<int> wrong = 0;  // steps whose results were read before they were there
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-        const auto plan = make_plan(ring, ranks, algorithm);
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
+        RingMember own(*threads, member);
+        const auto plan = make_plan(own.ring, ranks, algorithm);
         constexpr int steps = 12;
         std::array<Seen, steps> seen;
-        for (auto& step : seen) take_a_step(ring, plan, tensors, memory, caller, step);
-        caller.synchronize();
-        ring.disconnect();
+        for (auto& step : seen) own.take_a_step(plan, step);
+        own.disconnect();
         for (const auto& step : seen) wrong += step != Seen{};  // kernels here write a 0
     });
     BOOST_TEST(wrong == 0);
@@ -156,21 +164,14 @@ BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them,
     const auto threads = make_thread_team(2);
     std::atomic<int> most = 0, least = 1000;
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-        const auto plan = make_plan(ring, 2, algorithm);
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
-        run(ring, plan, Pass::forward, tensors, memory, caller);
+        RingMember own(*threads, member);
+        const auto plan = make_plan(own.ring, 2, algorithm);
+        own.run(plan, Pass::forward);
         const int before = tests::events_recorded();
-        run(ring, plan, Pass::forward, tensors, memory, caller);
+        own.run(plan, Pass::forward);
         most = std::max<int>(most, tests::events_recorded() - before);
         least = std::min<int>(least, tests::events_recorded() - before);
-        caller.synchronize();
-        ring.disconnect();
+        own.disconnect();
     });
     BOOST_TEST(most == 5);
     BOOST_TEST(least == 5);
@@ -182,14 +183,11 @@ BOOST_AUTO_TEST_CASE(a_forward_pass_wants_memory_of_its_caller_only_for_a_softma
         const auto threads = make_thread_team(ranks);
         std::atomic<int> wrong = 0;
         threads->run([&](int member) {
-            const DeviceScope scope(member);
-            ProcessTeam process(*threads, member);
-            ReusedMemory memory;
-            ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-            const auto plan = make_plan(ring, ranks, "ring");
+            RingMember own(*threads, member);
+            const auto plan = make_plan(own.ring, ranks, "ring");
             wrong += (plan->local_bytes(Pass::forward) > 0) != (ranks > 1);
             wrong += plan->local_bytes(Pass::backward) == 0;
-            ring.disconnect();
+            own.ring.disconnect();
         });
         BOOST_TEST(wrong == 0, ranks);
     }
@@ -202,32 +200,23 @@ BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({
     std::atomic<int> wrong = 0;
     tests::slow_down_copies(ranks - 1);
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
+        RingMember own(*threads, member);
         constexpr int steps = 24;
         std::array<Seen, steps> seen;
-        const auto held_after = [&](int step) {
-            const std::array algorithms{"pull", "ring", "pass-q"};
-            const auto cut = 7 + 5 * (step % 4);
-            const auto plan = make_plan(ring, ranks, algorithms.at(static_cast<std::size_t>(step) % algorithms.size()),
-                                        fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
-            take_a_step(ring, plan, tensors, memory, caller, seen.at(static_cast<std::size_t>(step)));
-            return ring.held().device;
-        };
         std::int64_t held = 0;
         for (int step = 0; step < steps; ++step) {
-            const auto now = held_after(step);
+            const std::array algorithms{"pull", "ring", "pass-q"};
+            const auto cut = 7 + 5 * (step % 4);
+            const auto plan =
+                make_plan(own.ring, ranks, algorithms.at(static_cast<std::size_t>(step) % algorithms.size()),
+                          fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
+            own.take_a_step(plan, seen.at(static_cast<std::size_t>(step)));
+            const auto now = own.ring.held().device;
             if (step < 3) held = now;
             wrong += now != held;
         }
-        caller.synchronize();
-        ring.disconnect();
-        wrong += ring.held().device != 0;
+        own.disconnect();
+        wrong += own.ring.held().device != 0;
         for (const auto& step : seen) wrong += step != Seen{};
     });
     tests::slow_down_copies(-1);
@@ -240,25 +229,18 @@ BOOST_AUTO_TEST_CASE(a_larger_plan_makes_the_memory_grow_and_earlier_plans_go_on
     const auto threads = make_thread_team(ranks);
     std::atomic<int> wrong = 0;
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
+        RingMember own(*threads, member);
         std::array<Seen, 4> seen;
-        const auto small = make_plan(ring, ranks, "ring");
-        take_a_step(ring, small, tensors, memory, caller, seen[0]);
-        const auto held = ring.held().device;
+        const auto small = make_plan(own.ring, ranks, "ring");
+        own.take_a_step(small, seen[0]);
+        const auto held = own.ring.held().device;
         Shard large_shard(400 * tokens);
-        const auto large = make_plan(ring, ranks, "ring", "full", 400 * tokens);
-        wrong += ring.held().device <= held;
-        take_a_step(ring, small, tensors, memory, caller, seen[1]);
-        take_a_step(ring, large, large_shard.tensors(), memory, caller, seen[2]);
-        take_a_step(ring, small, tensors, memory, caller, seen[3]);
-        caller.synchronize();
-        ring.disconnect();
+        const auto large = make_plan(own.ring, ranks, "ring", "full", 400 * tokens);
+        wrong += own.ring.held().device <= held;
+        own.take_a_step(small, seen[1]);
+        own.take_a_step(large, large_shard.tensors(), seen[2]);
+        own.take_a_step(small, seen[3]);
+        own.disconnect();
         for (const auto& step : seen) wrong += step != Seen{};
     });
     BOOST_TEST(wrong == 0);
@@ -270,29 +252,22 @@ BOOST_AUTO_TEST_CASE(a_plan_for_which_one_rank_has_no_memory_is_refused_by_all_a
     std::atomic<int> wrong = 0;
     std::array<std::string, ranks> said;
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
+        RingMember own(*threads, member);
         std::array<Seen, 2> seen;
-        const auto small = make_plan(ring, ranks, "ring");
-        take_a_step(ring, small, tensors, memory, caller, seen[0]);
-        const auto held = ring.held().device;
+        const auto small = make_plan(own.ring, ranks, "ring");
+        own.take_a_step(small, seen[0]);
+        const auto held = own.ring.held().device;
         threads->barrier(member, std::chrono::seconds(20));
         tests::limit_allocations(1, static_cast<std::size_t>(held));
         try {
-            make_plan(ring, ranks, "ring", "full", 400 * tokens);
+            make_plan(own.ring, ranks, "ring", "full", 400 * tokens);
         } catch (const Error& error) {
             said.at(static_cast<std::size_t>(member)) = error.what();
         }
-        wrong += ring.held().device != held;
-        wrong += ring.is_broken();
-        take_a_step(ring, small, tensors, memory, caller, seen[1]);
-        caller.synchronize();
-        ring.disconnect();
+        wrong += own.ring.held().device != held;
+        wrong += own.ring.is_broken();
+        own.take_a_step(small, seen[1]);
+        own.disconnect();
         for (const auto& step : seen) wrong += step != Seen{};
     });
     tests::limit_allocations(-1);
@@ -307,27 +282,21 @@ BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
     const auto threads = make_thread_team(ranks);
     std::atomic<int> more = 0, held_more = 0;
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(20)));
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
+        RingMember own(*threads, member);
         Seen seen;
         const auto step = [&](int cut) {
             const auto plan =
-                make_plan(ring, ranks, "ring", fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
-            take_a_step(ring, plan, tensors, memory, caller, seen);
-            caller.synchronize();
+                make_plan(own.ring, ranks, "ring", fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
+            own.take_a_step(plan, seen);
+            own.caller.synchronize();
         };
         for (int cut = 1; cut < 4; ++cut) step(cut);
-        const auto before = memory.allocations;
-        const auto held = ring.held();
+        const auto before = own.memory.allocations;
+        const auto held = own.ring.held();
         for (int cut = 4; cut < 40; ++cut) step(cut);
-        more += memory.allocations - before;
-        held_more += ring.held().device != held.device || ring.held().host != held.host;
-        ring.disconnect();
+        more += own.memory.allocations - before;
+        held_more += own.ring.held().device != held.device || own.ring.held().host != held.host;
+        own.ring.disconnect();
     });
     BOOST_TEST(more == 0);
     BOOST_TEST(held_more == 0);
@@ -338,28 +307,22 @@ BOOST_AUTO_TEST_CASE(a_pass_that_waits_for_a_rank_that_never_comes_lets_the_call
     std::string said;
     bool is_broken = false;
     threads->run([&](int member) {
-        const DeviceScope scope(member);
-        ProcessTeam process(*threads, member);
-        ReusedMemory memory;
-        ReadyRing ring(process, memory, options_of(process, std::chrono::seconds(1)));
-        const auto plan = make_plan(ring, 2, "pull");
-        const Stream caller;
-        Shard shard;
-        const auto tensors = shard.tensors();
+        RingMember own(*threads, member, std::chrono::seconds(1));
+        const auto plan = make_plan(own.ring, 2, "pull");
         // On both: the first one waits on the host for the other rank.
-        run(ring, plan, Pass::forward, tensors, memory, caller);
-        caller.synchronize();
+        own.run(plan, Pass::forward);
+        own.caller.synchronize();
         threads->barrier(member, std::chrono::seconds(20));
         if (member == 0) {
             try {
                 for (int pass = 0; pass < 3; ++pass) {
-                    run(ring, plan, Pass::forward, tensors, memory, caller);
-                    caller.synchronize();
+                    own.run(plan, Pass::forward);
+                    own.caller.synchronize();
                 }
             } catch (const Error& error) {
                 said = error.what();
             }
-            is_broken = ring.is_broken();
+            is_broken = own.ring.is_broken();
         }
         threads->barrier(member, std::chrono::seconds(20));
     });

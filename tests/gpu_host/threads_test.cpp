@@ -10,8 +10,14 @@
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>
+#include <functional>
 
 namespace ringlab::gpu {
+
+struct Counts {
+    std::atomic<int> sent = 0, flagged = 0;
+};
+
 namespace {
 
 namespace data = boost::unit_test::data;
@@ -49,21 +55,20 @@ GpuOptions options_for(TransportKind transport, int ranks) {
     return options;
 }
 
-/// As the copy fabric, but one rank cannot join it.
-class FabricThatFails : public Fabric {
+/// A fabric that ranks join as `join` says.
+class FabricJoinedBy : public Fabric {
 public:
-    FabricThatFails(std::unique_ptr<Fabric> real, int rank) : real_(std::move(real)), rank_(rank) {}
+    using Join = std::function<std::unique_ptr<Transport>(Fabric& real, const JoiningRank& joining)>;
+
+    FabricJoinedBy(std::unique_ptr<Fabric> real, Join join) : real_(std::move(real)), join_(std::move(join)) {}
 
     bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<Transport> join(const JoiningRank& joining) override {
-        if (joining.rank == rank_) fail("rank {} cannot join", rank_);
-        return real_->join(joining);
-    }
+    std::unique_ptr<Transport> join(const JoiningRank& joining) override { return join_(*real_, joining); }
 
 private:
     std::unique_ptr<Fabric> real_;
-    int rank_;
+    Join join_;
 };
 
 class WrappedTransport : public Transport {
@@ -104,24 +109,27 @@ private:
     int received_ = 0;
 };
 
-class SlowFabric : public Fabric {
+/// Counts the messages that it sends, and those of them that set an arrival flag.
+class CountingTransport : public WrappedTransport {
 public:
-    SlowFabric(std::unique_ptr<Fabric> real, int rank, Clock::duration late)
-        : real_(std::move(real)), rank_(rank), late_(late) {}
+    CountingTransport(std::unique_ptr<Transport> real, Counts& counts)
+        : WrappedTransport(std::move(real)), counts_(counts) {}
 
-    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
-    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<Transport> join(const JoiningRank& joining) override {
-        auto transport = real_->join(joining);
-        if (joining.rank != rank_) return transport;
-        return std::make_unique<SlowTransport>(std::move(transport), late_);
+    void send(const Message& message, cudaStream_t stream) override {
+        ++counts_.sent;
+        counts_.flagged += message.has_arrival_flag;
+        WrappedTransport::send(message, stream);
     }
 
 private:
-    std::unique_ptr<Fabric> real_;
-    int rank_;
-    Clock::duration late_;
+    Counts& counts_;
 };
+
+std::unique_ptr<Fabric> counting(std::unique_ptr<Fabric> real, Counts& counts) {
+    return std::make_unique<FabricJoinedBy>(std::move(real), [&](Fabric& fabric, const JoiningRank& joining) {
+        return std::make_unique<CountingTransport>(fabric.join(joining), counts);
+    });
+}
 
 }  // namespace
 
@@ -145,46 +153,13 @@ BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
     BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
 }
 
-/// As the copy fabric, but counts the messages that transports send, and those of them that set an arrival flag.
-class CountingFabric : public Fabric {
-public:
-    struct Counts {
-        std::atomic<int> sent = 0, flagged = 0;
-    };
-    CountingFabric(std::unique_ptr<Fabric> real, Counts& counts) : real_(std::move(real)), counts_(counts) {}
-
-    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
-    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<Transport> join(const JoiningRank& joining) override {
-        return std::make_unique<Counting>(real_->join(joining), counts_);
-    }
-
-private:
-    class Counting : public WrappedTransport {
-    public:
-        Counting(std::unique_ptr<Transport> real, Counts& counts)
-            : WrappedTransport(std::move(real)), counts_(counts) {}
-        void send(const Message& message, cudaStream_t stream) override {
-            ++counts_.sent;
-            counts_.flagged += message.has_arrival_flag;
-            WrappedTransport::send(message, stream);
-        }
-
-    private:
-        Counts& counts_;
-    };
-
-    std::unique_ptr<Fabric> real_;
-    Counts& counts_;
-};
-
 BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make({2, 3, 4}), ranks) {
     for (const std::string algorithm : {"merge", "joined-merge"}) {
         const auto passes = make_passes(algorithm, ranks);
-        CountingFabric::Counts counts;
+        Counts counts;
         const auto team = make_thread_team(ranks);
         const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
-            return std::make_unique<CountingFabric>(make_copy_fabric(members, how, routes), counts);
+            return counting(make_copy_fabric(members, how, routes), counts);
         };
         auto options = options_for(TransportKind::copy, ranks);
         options.timeout = std::chrono::seconds(10);
@@ -204,7 +179,7 @@ BOOST_DATA_TEST_CASE(messages_between_hosts_go_over_a_fabric_of_their_own,
                      algorithm, ranks) {
     const tests::PretendedHosts hosts(2);
     const auto passes = make_passes(algorithm, ranks);
-    CountingFabric::Counts counts;
+    Counts counts;
     std::atomic<bool> inside = false;
     const auto team = make_thread_team(ranks);
     auto options = options_for(TransportKind::mixed, ranks);
@@ -213,7 +188,7 @@ BOOST_DATA_TEST_CASE(messages_between_hosts_go_over_a_fabric_of_their_own,
         for (const auto& [edge, is_overlapped] : routes) inside = inside || edge.from / 2 == edge.to / 2;
         auto all = how;
         all.hosts = {};
-        return std::make_unique<CountingFabric>(make_copy_fabric(members, all, routes), counts);
+        return counting(make_copy_fabric(members, all, routes), counts);
     };
     const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options,
                           [&](Team& members, const FabricOptions& how, const Routes& routes) {
@@ -361,7 +336,11 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_ends_the_others) {
     const auto passes = make_passes("ring", ranks);
     const auto team = make_thread_team(ranks);
     const auto make_fabric = [](Team& members, const FabricOptions& how, const Routes& routes) {
-        return std::make_unique<FabricThatFails>(make_copy_fabric(members, how, routes), 1);
+        return std::make_unique<FabricJoinedBy>(make_copy_fabric(members, how, routes),
+                                                [](Fabric& real, const JoiningRank& joining) {
+                                                    if (joining.rank == 1) fail("rank 1 cannot join");
+                                                    return real.join(joining);
+                                                });
     };
     BOOST_CHECK_EXCEPTION(
         run(*team, *passes.forward, passes.backward.get(), {}, options_for(TransportKind::copy, ranks), make_fabric),
@@ -377,7 +356,12 @@ BOOST_AUTO_TEST_CASE(a_rank_that_is_stuck_in_an_operation_speaks_before_those_th
     options.timeout = std::chrono::seconds(2);
     const auto team = make_thread_team(ranks);
     const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
-        return std::make_unique<SlowFabric>(make_copy_fabric(members, how, routes), 1, options.timeout * 2 / 3);
+        return std::make_unique<FabricJoinedBy>(
+            make_copy_fabric(members, how, routes),
+            [&](Fabric& real, const JoiningRank& joining) -> std::unique_ptr<Transport> {
+                if (joining.rank != 1) return real.join(joining);
+                return std::make_unique<SlowTransport>(real.join(joining), options.timeout * 2 / 3);
+            });
     };
     BOOST_CHECK_EXCEPTION(run(*team, *passes.forward, passes.backward.get(), {}, options, make_fabric), Error,
                           [](const Error& error) {

@@ -73,7 +73,7 @@ struct TwoStreams {
     cudaStream_t sends, receives;
 };
 
-/// As nccl_ring(), with a kernel for each direction (see time_links_apart()) and memory of its own.
+/// The same as nccl_ring(), with a kernel for each direction (see time_links_apart()) and memory of its own.
 std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
                                                                                int most_blocks);
 

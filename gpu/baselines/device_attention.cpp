@@ -109,7 +109,7 @@ struct DeviceAttention::Work {
         for (const auto* tensor : {&q, &k, &v, &dout})
             fill_normal(tensor->buffer.data(), problem.dtype, elements(*tensor), ++seed, stream);
     }
-    /// What a backward pass needs from the forward pass: o in fp32, and lse.
+    /// Computes what a backward pass needs from the forward pass: o in fp32, and lse.
     void keep_output(cudaStream_t stream) const {
         auto args = forward_args();
         args.result.o = o.view;

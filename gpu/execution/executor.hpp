@@ -112,7 +112,7 @@ struct GpuRun {
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options);
 
-/// As above, over a fabric that `make_fabric` makes when the routes are known.
+/// The same over a fabric that `make_fabric` makes when the routes are known.
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options,
                         const FabricFactory& make_fabric);

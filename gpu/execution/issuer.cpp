@@ -38,7 +38,7 @@ void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events
     }
 }
 
-/// What is the same in every pass.
+/// Fills in all of `pass` that is the same in every pass.
 void Issuer::plan(std::size_t rank, PassState& pass) const {
     pass.program = &ranks_[rank].work->program(pass_);
     pass.timeline = pass.events->is_timeline();
@@ -50,7 +50,7 @@ void Issuer::plan(std::size_t rank, PassState& pass) const {
 
 namespace {
 
-/// What an instruction begins after, on other lanes of its rank too.
+/// Calls visit(index) for each instruction that this one begins after, on other lanes of its rank too.
 template <class Visit>
 void for_each_before(const layouts::Instruction& instruction, Visit visit) {
     for (const auto before : instruction.op.after()) visit(static_cast<std::size_t>(before));

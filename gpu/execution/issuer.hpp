@@ -30,7 +30,7 @@ struct PassEvents {
     std::vector<Event> begin, end;  // by instruction
 };
 
-/// What the issuer needs to know of a rank.
+/// A rank as the issuer sees it.
 struct IssuedRank {
     int rank = 0;  ///< in the ring
     int replica = 0;

@@ -18,7 +18,7 @@ struct PassTimes {
     std::vector<layouts::Span> spans;                  // timeline after timeline
 };
 
-/// What one rank brings back from a run; it travels to the root process.
+/// The results and times of one rank in a run; they travel to the root process.
 struct RankResult {
     int global_rank = 0;
     RankOutputs outputs;

@@ -7,7 +7,7 @@
 
 namespace ringlab::gpu {
 
-/// What one attend of a fused launch reads and, backward, writes.
+/// The tensors that one attend of a fused launch reads and, backward, writes.
 struct FusedBlock {
     int owner = 0;  ///< rank that owns the keys; blocks of one owner have the same keys
     std::span<const layouts::Run> keys;
@@ -62,7 +62,7 @@ public:
 
     virtual std::int64_t device_bytes() const = 0;
 
-    /// As gpu::attend_forward() and gpu::attend_backward() over all blocks; k and v (dk and dv) of `args` are not used.
+    /// gpu::attend_forward() and gpu::attend_backward() over all blocks; k and v (dk and dv) of `args` are not used.
     virtual void attend_forward(const ForwardArgs& args, cudaStream_t stream) = 0;
     virtual void attend_backward(const BackwardArgs& args, cudaStream_t stream) = 0;
 };

@@ -36,7 +36,7 @@ class WorkList;
 /// Enqueues the launch of one number, see MergingArgs. What is the same in all launches of a rank is made once.
 using MergingWork = std::function<void(std::uint32_t number, cudaStream_t stream)>;
 
-/// What a work list is made for.
+/// The launches that a work list is for.
 struct WorkListOptions {
     layouts::Pass pass = layouts::Pass::forward;
     std::int64_t head_dim = 128;
@@ -135,7 +135,7 @@ const KernelFamily* kernel_family(std::string_view name);
 /// the dims. Throws Error if the device cannot run the one asked for.
 const KernelFamily& resolve(const KernelFamily* asked, std::int64_t head_dim, std::int64_t value_dim);
 
-/// As above, for a problem.
+/// The same for the dims of a problem.
 const KernelFamily& resolve(const KernelFamily* asked, const layouts::Problem& problem);
 
 }  // namespace ringlab::gpu

@@ -42,7 +42,7 @@ struct MergingArgs {
     std::uint32_t* reported = nullptr;
 };
 
-/// What a launch waited for in vain: the rows of others[index], or arriving[index].
+/// A message that a launch waited for in vain: the rows of others[index], or the result arriving[index].
 struct LatePeer {
     std::size_t index = 0;
     bool is_result = false;

@@ -72,7 +72,7 @@ private:
     bool ascend_ = true;
 };
 
-/// As layouts::classify(), but a key tile that is narrower than `tile_keys` counts as partial, because its last columns
+/// layouts::classify(), except that a key tile narrower than `tile_keys` counts as partial, because its last columns
 /// are not keys.
 TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_keys) {
     const auto kind = layouts::classify(rows, keys);

@@ -131,8 +131,8 @@ private:
     DeviceBuffer items_device_, entries_device_, semaphore_values_;
 };
 
-/// What one launch needs to know about a mask over the rows of one rank and the keys of one block: which tiles are
-/// empty (and skipped), full or partial. It depends on neither heads nor batch, so it is built once, before the pass,
+/// The tiles of one launch, over the rows of one rank and the keys of one block: which of them the mask makes empty
+/// (and skipped), full or partial. It depends on neither heads nor batch, so it is built once, before the pass,
 /// and serves every head group, layer and repeat.
 ///
 /// The host classifies the tiles, about 10 ns per pair of tiles that may see each other, and uploads them.

@@ -29,16 +29,16 @@ struct RankOptions {
     std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a launch waits for a block
     std::set<int> flagged_peers;                                   ///< see gpu::flagged_peers()
     DeviceMemory* tables = &DeviceMemory::plain();                 ///< of work lists; outlives the rank
-    /// Of ranks that share exchange memory: where their passes are counted, and a stream for give_up(). If null, the
-    /// rank has its own.
+    /// Where passes are counted, and a stream for give_up(), of all ranks that share exchange memory. If null, the rank
+    /// has its own.
     std::uint32_t* passes = nullptr;
     cudaStream_t give_up_stream = nullptr;
     /// How many ranks may have a pass in one launch on this device at the same time; 0: none may.
     int merging_ranks = 0;
 };
 
-/// What one rank holds on its device, and its arithmetic. One thread at a time; all device work goes to the streams
-/// that are given.
+/// One rank's memory on its device, and its arithmetic. One thread at a time; all device work goes to the streams that
+/// are given.
 class Rank {
 public:
     /// `backward` may be null; `programs` are those of the schedules, `maps` of all ranks by options.memory, and
@@ -50,10 +50,10 @@ public:
     /// Waits for what give_up() may have enqueued on the rank's own stream: it writes to memory that ends here.
     ~Rank();
 
-    /// What peers read and write.
+    /// The memory that peers read and write.
     JoiningRank::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }
     const RankMemory& memory() const { return memory_; }
-    /// Of local memory, what a pass uses: all of it or nothing.
+    /// Bytes of local memory that a pass uses: all of it or nothing.
     std::size_t local_bytes(layouts::Pass pass) const;
     const MemoryUse& memory_use() const { return memory_use_; }
 
@@ -90,12 +90,12 @@ public:
     void load_random(int seed);
     RankOutputs download() const;
 
-    /// Of ranks whose caller lends tensors, MapOptions::lent. Before a pass: what the caller gives is used where it
-    /// lies or, where peers read it, copied. After it: results that are not there yet are copied. In stream order.
+    /// Before and after a pass, if the caller lends tensors (MapOptions::lent). take() uses what the caller gives where
+    /// it lies or, where peers read it, copies it. give_back() copies results that are not there yet. In stream order.
     void take(layouts::Pass pass, const CallerTensors& tensors, cudaStream_t stream);
     void give_back(layouts::Pass pass, const CallerTensors& tensors, cudaStream_t stream);
 
-    /// Of passes from now on.
+    /// The seed of all passes from now on.
     void set_dropout_seed(std::uint64_t seed) { problem_.dropout.seed = seed; }
 
     /// Before the first operation of a pass: clear() before messages can arrive, start() before the first attend and

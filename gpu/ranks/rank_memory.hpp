@@ -123,7 +123,7 @@ private:
 /// Memory of the fabric for a rank, its first bytes 0. Waits for the device, which must be current.
 std::shared_ptr<void> make_exchange_memory(Fabric& fabric, std::size_t bytes, std::size_t zeroed_bytes);
 
-/// What a message reads or writes: pieces of this rank's exchange memory and of its peer's.
+/// The memory that a message reads or writes: pieces of this rank's exchange memory and of its peer's.
 std::vector<Piece> message_pieces(const layouts::Schedule& pass, const layouts::Program& program,
                                   const layouts::Instruction& instruction, const SlotMap& own, const SlotMap& peer);
 

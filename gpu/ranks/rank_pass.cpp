@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-// What a rank does in a pass.
+// The operations of a rank in a pass.
 
 namespace ringlab::gpu {
 

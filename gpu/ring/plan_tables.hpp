@@ -9,7 +9,7 @@
 
 namespace ringlab::gpu {
 
-/// What the tables of a ring's plans share: pinned memory, from which they are copied, and words of host memory.
+/// Memory that the tables of a ring's plans share: pinned memory, from which they are copied, and words on the host.
 class TableStore {
 public:
     /// Tables come from `source`; they are copied, and then used, in the order of the stream `order`.

@@ -12,7 +12,7 @@ using layouts::Pass;
 
 namespace {
 
-/// What passes of this process have launched so far; see ReadyRing::rehearse().
+/// The kernels that passes of this process have launched so far; see ReadyRing::rehearse().
 class LaunchedKernels {
 public:
     bool contains(const std::string& kernels) {

@@ -7,7 +7,7 @@
 
 namespace ringlab::gpu {
 
-/// What connects one rank of a ring of processes to the others: exchange memory, and a transport. All plans of the ring
+/// Connects one rank of a ring of processes to the others: exchange memory, and a transport. All plans of the ring
 /// use it, one pass after the other. If a plan wants more than there is, all of it is made anew, as rarely as possible.
 ///
 /// The device must be current. All functions that are not const are called by all ranks together, with equal arguments.
@@ -18,10 +18,10 @@ public:
         int device = 0;
         Clock::duration timeout = std::chrono::minutes(1);
     };
-    /// Of one plan or, the maximum and union of, several.
+    /// The needs of one plan, or of several: the maximum or union of theirs.
     struct Needs {
         std::size_t bytes = 0;  ///< of exchange memory, of the rank that has most; flags included
-        std::size_t flags = 0;  ///< what MapOptions::arrival_flags must be
+        std::size_t flags = 0;  ///< MapOptions::arrival_flags
         Routes routes;
     };
 

@@ -16,7 +16,7 @@ namespace ringlab::gpu {
 /// programs, work lists, and the addresses of everything in the ring's memory. ReadyRing makes it and runs its passes.
 class RingPlan {
 public:
-    /// What a ring gives to all of its plans. Everything outlives them.
+    /// Parts of a ring that all of its plans use. Everything outlives them.
     struct Ring {
         Team& team;
         RingExchange& exchange;
@@ -37,10 +37,10 @@ public:
     /// Text of all that the choice of a pass's kernels depends on, on this device.
     const std::string& kernels(layouts::Pass pass) const { return kernels_[index(pass)]; }
 
-    /// For exchange memory with the flags that there are now, or that this plan needs.
+    /// The exchange memory that this plan needs, with as many flags as there are now, or as it needs.
     RingExchange::Needs needs() const;
 
-    /// What there must be of the ring's streams and events.
+    /// Numbers of streams and events that the ring must have for the plan.
     std::size_t lanes() const;
     std::size_t instructions() const;
 
@@ -51,7 +51,7 @@ public:
 
     Rank& work() { return *work_; }
     Issuer& issuer() { return *issuer_; }
-    /// What a pass needs of its caller's memory, see CallerTensors.
+    /// Bytes of its caller's memory that a pass needs, see CallerTensors.
     std::size_t local_bytes(layouts::Pass pass) const { return work_->local_bytes(pass); }
 
 private:

@@ -9,7 +9,7 @@
 
 namespace ringlab::gpu {
 
-// What travels between members is vectors, one after another in one piece of memory.
+// Members exchange vectors, one after another in one piece of memory.
 
 template <class Element>
 void append(Bytes& bytes, const std::vector<Element>& values) {

@@ -33,14 +33,14 @@ public:
     virtual int local_size() const = 0;
     bool is_root() const { return first_local() == 0; }
 
-    /// What every member gave, in their order; all members call it. If that takes longer than `timeout`, throws Error,
-    /// or ends the run where members are processes; throws Cancelled if a member of this process has failed.
+    /// The bytes of all members, in their order; all members call it. If that takes longer than `timeout`, throws
+    /// Error, or ends the run where members are processes; throws Cancelled if a member of this process has failed.
     virtual std::vector<Bytes> all_gather(int member, Bytes bytes, Clock::duration timeout) = 0;
 
-    /// What every process gave, on the root process; nothing on others. Called once per process.
+    /// The bytes of all processes, on the root process; nothing on others. Called once per process.
     virtual std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration timeout) = 0;
 
-    /// What the root process says, on every process. Called once per process; waits for the root as long as it lives.
+    /// `root_says` of the root process, on every process. Called once per process; waits for the root while it lives.
     virtual bool agree(bool root_says) = 0;
 
     /// Called by a member that has failed before it lets go of anything that others may be using. Cancels the members

@@ -1,6 +1,6 @@
 #include "gpu/team/team.hpp"
 
-// What team.hpp promises of MPI, in a program built without it.
+// The MPI team of team.hpp in a program built without MPI.
 namespace ringlab::gpu {
 
 std::unique_ptr<Team> make_mpi_team() {

@@ -21,7 +21,7 @@ namespace ringlab::gpu {
 
 void check_nccl(ncclResult_t status, const char* call, const char* file, int line);
 
-/// What a communicator is for. Each lane and direction has one of its own, so lanes do not wait for each other. A
+/// The use of a communicator. Each lane and direction has one of its own, so lanes do not wait for each other. A
 /// communicator contains all ranks, because NCCL needs all of them to split one. It is kept from run to run.
 ///
 /// Overlapped messages (is_overlapped()) have communicators of their own, whose kernels use few SMs. An SM that NCCL

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* ranks_per_host = "RINGLAB_RANKS_PER_HOST";
 
-/// What each rank tells the others: the name of its host, and the environment variable as it was given.
+/// By rank, the name of its host and the environment variable as it was given. Throws Error if variables differ.
 std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
     const char* const given = std::getenv(ranks_per_host);
     const std::string pretended = given ? fmt::format("'{}'", given) : "not set";

@@ -17,7 +17,7 @@ enum class Lent {
     rounded_and_rows,
 };
 
-/// What exchange memory has to hold. It is the same on all ranks of a run.
+/// Choices that the contents of exchange memory depend on; the same on all ranks of a run.
 struct MapOptions {
     bool round_running_output = false;  ///< see GpuOptions
     bool round_results = false;         ///< see GpuOptions

@@ -97,7 +97,7 @@ struct JoiningRank {
     } memory;
 };
 
-/// What connects the ranks of a run.
+/// Connects the ranks of a run.
 class Fabric {
 public:
     virtual ~Fabric() = default;
@@ -120,7 +120,6 @@ public:
 /// The ring ranks with which a rank exchanges messages that set arrival flags, see Fabric::sets_flags().
 std::set<int> flagged_peers(const Fabric& fabric, const layouts::RingGroup& group, int global_rank);
 
-/// What a fabric is made for.
 struct FabricOptions {
     layouts::RingGroup group;
     Clock::duration timeout = std::chrono::minutes(1);
@@ -143,7 +142,7 @@ using Routes = std::set<Route>;
 
 using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const Routes&)>;
 
-/// Those of all replicas, for the programs of all passes.
+/// The routes of all replicas' messages in these programs, which are of all passes.
 Routes routes_of(const layouts::RingGroup& group, const std::vector<layouts::Program>& programs);
 
 /// Copy engines, between ranks of one thread, of threads, or of processes of one host (memory and events by CUDA IPC).

@@ -72,7 +72,7 @@ private:
     EdgeCounts* counts_ = nullptr;
 };
 
-/// What a rank makes for its peers: its memory, and one event for each of its ends of edges. An event is reused for
+/// A rank's memory, and one event for each of its ends of edges, as its peers learn of them. An event is reused for
 /// every message. That is safe: a stream that waits for an event waits for the latest recording at that moment, and the
 /// event is recorded again only after the counterpart has been enqueued.
 struct Card {
@@ -159,7 +159,7 @@ private:
     cudaEvent_t event_ = nullptr;
 };
 
-/// What the ranks of one process know of each other and of the rest.
+/// Knowledge that the ranks of one process share: of each other, and of the other processes' ranks.
 struct Directory {
     Directory(Team& team_, const FabricOptions& options_, const std::set<Edge>& edges_)
         : team(team_),

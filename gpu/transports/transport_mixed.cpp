@@ -70,7 +70,7 @@ public:
 
     bool sets_flags(int from, int to) const override { return hosts_.share(from, to) && inside_->sets_flags(from, to); }
 
-    // What copy engines of other processes reach; NCCL can register any device memory.
+    // From the fabric of copies: their engines reach only some memory, and NCCL can register any.
     std::shared_ptr<void> allocate(std::size_t bytes) override { return inside_->allocate(bytes); }
 
     std::unique_ptr<Transport> join(const JoiningRank& joining) override {

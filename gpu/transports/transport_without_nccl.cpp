@@ -1,6 +1,6 @@
 #include "gpu/transports/transport.hpp"
 
-// What transport.hpp promises of NCCL, in a program built without it.
+// The NCCL fabric of transport.hpp in a program built without NCCL.
 namespace ringlab::gpu {
 
 std::unique_ptr<Fabric> make_nccl_fabric(Team&, const FabricOptions&, const Routes&) {

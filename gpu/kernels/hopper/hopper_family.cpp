@@ -167,7 +167,7 @@ public:
         const auto dims = dim_class(options.head_dim, options.value_dim);
         if (splits_kv(options, rows)) {
             auto tile = tile_of<SplitKvConfig>(dims);
-            // Of one sequence only: rows of several would test every key against the mask.
+            // A tile has rows of one sequence only: rows of several would test every key against the mask.
             const auto of_sequence = std::max(std::int64_t{1}, static_cast<std::int64_t>(std::lround(rows.per_key)));
             tile.rows = static_cast<int>(std::min(of_sequence, split_kv_tile_tokens(options.query_heads_per_kv_head)));
             return {.tile = tile, .splits_kv = true};

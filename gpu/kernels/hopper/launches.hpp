@@ -23,7 +23,7 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const HopperFusedWork
 
 BackwardLaunch make_backward_launch(const BackwardArgs& args, const WorkList& work);
 
-/// As gpu::backward_params(), with what the hopper kernels ask for besides.
+/// gpu::backward_params() that also satisfy what the hopper kernels alone ask for.
 BackwardParams hopper_backward_params(const BackwardArgs& args, const Geometry& geometry, const Items& work);
 
 void enqueue(const ForwardLaunch& launch, const AttendShape& shape, cudaStream_t stream);

@@ -12,7 +12,7 @@
 
 namespace ringlab::processes {
 
-/// What a rank writes besides its blocks, on cache lines of its own.
+/// A rank's words besides its blocks, on cache lines of their own.
 struct alignas(64) HostAllGather::Place {
     std::atomic<std::uint64_t> round;
     std::atomic<std::int64_t> process;

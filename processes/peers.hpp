@@ -14,7 +14,7 @@ using Bytes = std::vector<std::byte>;
 /// Waits as long as the other processes live.
 constexpr auto patiently = Clock::duration::max();
 
-/// What must be added to this process's clock to get that of process 0, and the largest error of that.
+/// `ahead` is added to this process's clock to get that of process 0; `uncertainty` is its largest error.
 struct ClockOffset {
     Clock::duration ahead{}, uncertainty{};
 };

@@ -1,6 +1,6 @@
 #include "processes/session.hpp"
 
-// What session.hpp promises, in a program built without MPI.
+// The functions of session.hpp in a program built without MPI.
 namespace ringlab::processes {
 namespace {
 

@@ -16,7 +16,7 @@
 namespace ringlab::processes {
 namespace {
 
-// What a signal handler may touch: one guardian at a time listens to SIGTERM.
+// A signal handler may touch only these; so one guardian at a time listens to SIGTERM.
 std::array<int, 2> alarm_pipe{-1, -1};
 struct sigaction before {};
 

@@ -45,7 +45,7 @@ Status status_of(std::int64_t process) {
     return status;
 }
 
-/// What the environment says; -1 if nothing.
+/// The value of an environment variable; -1 if it is not set.
 int number_in(const char* variable) {
     const char* text = std::getenv(variable);
     return text ? std::atoi(text) : -1;

@@ -86,7 +86,7 @@ void Tile::score(const TileOperands& operands) {
             for (double* s = s_.row(r); s < s_.row(r) + s_.columns; s += lanes)
                 (cap * xsimd::tanh(load(s) / cap)).store_unaligned(s);
     }
-    // So that the elements after the last key add nothing in loops over whole vectors.
+    // Elements after the last key must add nothing in loops over whole vectors.
     for (std::int64_t r = 0; r < s_.rows; ++r)
         std::fill(s_.row(r) + s_.columns, s_.row(r) + whole_vectors(s_.columns), -infinity);
     if (operands.may_hide_pairs) hide(operands);

@@ -84,7 +84,7 @@ enum class LargestP { exact, rounded };
 ///                     two at the worst place are always allowed. Gradients of all heads are rounded (u) before they
 ///                     are compressed.
 ///
-/// What passes in the norm: the mean square of N independent errors is at most 1 + 2 sqrt(15 / N) + 2 * 15 / N times
+/// The norm's bound: the mean square of N independent errors is at most 1 + 2 sqrt(15 / N) + 2 * 15 / N times
 /// what is expected, except once in e^15 = 3 million cases (Hsu, Kakade and Zhang, Electronic Communications in
 /// Probability 17, 2012; it holds for errors whose tails are no longer than normal ones, such as those of roundings). N
 /// counts rows or columns, weighted by how evenly the error is spread over them, and fewer if they share a row's error.
@@ -93,7 +93,7 @@ enum class LargestP { exact, rounded };
 /// 8.5 times what is expected: as much as 13 equal roundings that all have their largest size and the same sign. For
 /// many numbers the limit is 1.37 (1 + 3 / sqrt(2 N)) where that is larger (above N = 64).
 ///
-/// What passes in one element: 5.5 standard deviations (10^8 normal errors), or the largest error that so few roundings
+/// The bound of one element: 5.5 standard deviations (10^8 normal errors), or the largest error that so few roundings
 /// can make. The variance of roundings to 16 bits is that of the element; the errors of the accumulator may all be in
 /// one element.
 class ErrorModel {
@@ -110,7 +110,7 @@ public:
     ~ErrorModel();
 
     /// Bounds of the results of these passes in the problem's dtype; `inputs` must be those given to the constructor.
-    /// What travels between ranks, and the order of sums, follow from the schedules. If `backward` is null, the bounds
+    /// The messages between ranks, and the order of sums, follow from the schedules. If `backward` is null, the bounds
     /// of gradients are 0.
     Bounds bounds(const Inputs& inputs, const layouts::Schedule& forward, const layouts::Schedule* backward,
                   bool round_running_output = false) const;

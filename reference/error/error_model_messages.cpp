@@ -67,7 +67,7 @@ std::map<TokensOf, std::vector<std::optional<TokensOf>>> rounded_results(const l
     return results;
 }
 
-/// What one attend, or the compress after it, adds to a gradient of keys.
+/// A summand of a gradient of keys, from one attend or the compress after it.
 struct Contribution {
     int step;
     TokensOf rows;
@@ -139,7 +139,7 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
         if (mine.positions.empty()) continue;
         const auto q = take_rows(problem_, inputs.q, mine.positions),
                    dout = take_rows(problem_, inputs.dout, mine.positions);
-        // Of every row: the sum of contributions and of weights so far, and what a running output has lost.
+        // By row: the sums of contributions and of weights so far, and what a running output has lost.
         Tensor total(dout.shape(), 0.0), lost(dout.shape(), 0.0);
         Lse weights({dout.shape(0), dout.shape(1), dout.shape(2)}, 0.0);
         for (const auto& result : results) {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-// What the inputs have, row by row: sums over the keys that a row sees.
+// Sums over the keys that a row sees, for each row of the inputs.
 
 namespace ringlab::reference {
 

@@ -4,12 +4,12 @@
 
 #include <limits>
 
-// What ErrorModel stores between measuring the inputs and bounding the results of a pass. Only error_model*.cpp include
-// it.
+// The state of ErrorModel between measuring the inputs and bounding the results of a pass. Only error_model*.cpp
+// include it.
 
 namespace ringlab::reference {
 
-/// What all pairs of a row share. q4, dout4: see Norms::four.
+/// Numbers that all pairs of a row share. q4, dout4: see Norms::four.
 struct ErrorModel::RowOperands {
     double scale, lse, delta, q4, dout4;
 };

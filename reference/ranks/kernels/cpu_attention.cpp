@@ -122,7 +122,7 @@ void BlockAttention<Real>::score(const TileLocation& tile, TileKind kind, ConstV
         if (problem_.soft_cap > 0)
             sweep_row(s, s_.columns,
                       [&](Real* at) { (cap * xsimd::tanh(Vector::load_unaligned(at) / cap)).store_unaligned(at); });
-        // So that the elements after the last key add nothing in loops over whole vectors.
+        // Elements after the last key must add nothing in loops over whole vectors.
         std::fill(s + s_.columns, s + whole_vectors<Real>(s_.columns), -infinity<Real>);
         if (kind == TileKind::full) continue;
         const auto& seen = tile.rows.rows[static_cast<std::size_t>(tile.first_row + r)];

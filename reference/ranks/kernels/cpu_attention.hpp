@@ -17,7 +17,7 @@ struct TileSizes {
     std::int64_t keys = 64;
 };
 
-/// What the query rows of a shard see, in local order and tile by tile.
+/// The keys that the query rows of a shard see, in local order and tile by tile.
 struct RowPlan {
     std::int64_t tile_rows = 0;
     std::vector<layouts::RowKeys> rows;

@@ -35,7 +35,7 @@ private:
     std::shared_ptr<const Completion> completion_;
 };
 
-/// What the threads share: messages that wait for their other side, barriers, and the first error.
+/// State that the threads share: messages that wait for their other side, barriers, and the first error.
 class Hub {
 public:
     explicit Hub(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {}

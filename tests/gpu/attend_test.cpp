@@ -35,14 +35,14 @@ void check(const char* name, const Deviation& measured, const Bound& bound) {
     }
 }
 
-/// Of the difference between two results that are off by independent roundings each.
+/// The bound of the difference between two results that are off by independent roundings each.
 Bound twice(Bound bound) {
     bound.relative_rms *= std::sqrt(2.0);
     bound.max_to_largest *= std::sqrt(2.0);
     return bound;
 }
 
-/// What the error model says of the case.
+/// The bounds of the case by the error model.
 reference::Bounds bounds_of(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
                             const reference::Inputs& inputs, const reference::Outputs& expected) {
     // Blocks come in the ring's order. A narrow gradient is each block's own part, summed in fp32; the ring's, whose

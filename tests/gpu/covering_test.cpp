@@ -1,4 +1,4 @@
-// Of the features that GPU tests combine, each pair of values occurs, in few combinations.
+// Few combinations of the features that GPU tests combine hold each pair of values.
 
 #include "tests/covering.hpp"
 

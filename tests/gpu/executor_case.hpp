@@ -42,8 +42,8 @@ Passes make_passes(const RingCase& c);
 /// Runs on a team of threads, scratch and results poisoned.
 gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs);
 
-/// What a GPU may be off by. Where q and k are rotated, `inputs` are so already, and `expected` is by them; where they
-/// are made of a latent, `made_of` has it.
+/// The errors that a GPU may have. Where q and k are rotated, `inputs` are so already, and `expected` is by them; where
+/// they are made of a latent, `made_of` has it.
 std::unique_ptr<reference::ErrorModel> error_model(const layouts::Problem& problem, const layouts::Mask& mask,
                                                    const reference::Inputs& inputs, const reference::Outputs& expected,
                                                    const reference::Inputs* made_of = nullptr);
@@ -63,12 +63,12 @@ void agrees_with_the_reference(const RingCase& c);
 /// Every bit of every result.
 void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected);
 
-/// As the fabric of `kind`, but one rank's sends never leave: what the others see when it dies. `instead` is called in
-/// their place.
+/// The fabric of `kind`, except that one rank's sends never leave: what the others see when it dies. `instead` is
+/// called in their place.
 gpu::FabricFactory silent_rank_fabric(
     gpu::TransportKind kind, int silent_rank, std::function<void()> instead = [] {});
 
-/// As the copy fabric, but what one rank fetches never comes.
+/// The copy fabric, except that what one rank fetches never comes.
 gpu::FabricFactory stuck_fetches_fabric(int rank);
 
 /// The message of the Error that `action` throws; "(no error)" if it throws none.

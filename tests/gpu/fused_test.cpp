@@ -140,7 +140,7 @@ public:
         for (const std::size_t block : {1u, 3u}) work_->gradient_arrived(block, copies_);
     }
 
-    /// What results() are where earlier parts are added to those of a launch that overwrites.
+    /// The results() that a launch would have that adds to earlier parts, from those of one that overwrites.
     std::vector<float> with_earlier(std::vector<float> results) const {
         const auto first = results.size() - earlier_.bytes() / sizeof(float);
         const auto* earlier = reinterpret_cast<const float*>(earlier_.data());

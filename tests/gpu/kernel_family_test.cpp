@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(rows_compared_one_by_one_leave_out_the_sequences_between_th
     BOOST_TEST(tiles_of(of_one, gpu::RowsOfTile::apart).partial == 1);
 }
 
-// Of an H200: 132 SMs, of which clusters of 4 and 8 reach 120.
+// An H200 has 132 SMs, of which clusters of 4 and 8 reach 120.
 BOOST_AUTO_TEST_CASE(thread_blocks_share_row_groups_that_are_few_or_differ_in_length) {
     const auto blocks = [](std::int64_t row_groups, std::int64_t entries, std::int64_t longest) {
         const std::vector<layouts::SmGroup> choices{{1, 132}, {2, 66}, {4, 30}, {8, 15}};

@@ -1,4 +1,4 @@
-// As much of the CUDA runtime as the executor's host code asks for, without a GPU: device memory is host memory, every
+// The part of the CUDA runtime that the executor's host code calls, without a GPU: device memory is host memory, every
 // stream has a thread that works its queue off in order, and events order them as CUDA's do. So the thread sanitizer
 // sees what threads of the host, and streams behind each other's backs, do to the same memory.
 
@@ -343,7 +343,7 @@ void exchange_value(cudaStream_t stream, std::span<std::uint32_t* const> written
     for (const auto* const address : awaited) wait_for_value(stream, address, value);
 }
 
-/// As a kernel waits: until there is the value, or `late` is not 0. For fake_kernels.cpp.
+/// Waits as a kernel does, until there is the value or `late` is not 0. For fake_kernels.cpp.
 void wait_in_kernel(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value, const std::uint32_t* late) {
     of(stream).push({[=] { return static_cast<std::int32_t>(*address - value) >= 0 || *late != 0; }, {}, {}});
 }

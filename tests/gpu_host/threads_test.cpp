@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(rings_that_each_lie_in_one_host_do_not_go_over_hosts) {
     }
 }
 
-// As `calibrate` times messages and the host.
+// `calibrate` times messages and the host like this.
 BOOST_DATA_TEST_CASE(messages_travel_where_next_to_nothing_is_seen,
                      data::make({"ring", "all-gather", "pull"}) * data::make({2, 4}), algorithm, ranks) {
     const auto passes = make_passes(algorithm, ranks, fmt::format("valid:0-{}", ranks), "striped");

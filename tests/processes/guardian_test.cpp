@@ -1,4 +1,4 @@
-// What ends a process is tried in a child, whose standard error and status tell how it went.
+// Calls that end a process are made in a child, whose standard error and status tell how it went.
 #include "processes/watching/guardian.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -29,7 +29,7 @@ bool shows_its_rank(pid_t process) {
     return std::system(command.c_str()) == 0;
 }
 
-/// What rank 0 of `size` suspects, after it has looked, `what_happens` has happened and it has looked again.
+/// The suspects of rank 0 of `size` after it has looked, `what_happens` has happened and it has looked again.
 template <class Happens>
 std::string suspects_of_rank_0(int size, Happens what_happens) {
     int to_child[2], from_child[2];

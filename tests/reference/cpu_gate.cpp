@@ -37,7 +37,7 @@ Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
     inputs.k = make(p.key_shape());
     inputs.v = make(p.value_shape());
     inputs.dout = make({p.batch, p.rows(), p.query_heads, p.value_dim});
-    // Of matrices, so that what they make is as large as they are.
+    // Scaled, so that K and V of all heads are as large as the latent.
     if (p.latent.is_given()) inputs.v /= std::sqrt(static_cast<double>(p.latent.rank));
     return inputs;
 }

@@ -14,7 +14,7 @@
 
 namespace ringlab::reference::tests {
 
-/// What is run: one problem under one mask, layout and schedule.
+/// A run of one problem under one mask, layout and schedule.
 struct GateCase {
     layouts::Problem problem;
     std::string mask;
@@ -60,7 +60,7 @@ std::string complaint(const Outputs& measured, const Outputs& expected);
 /// complaint(), or the text of the Error that the run threw.
 std::string complaint_of_run(const std::function<Outputs()>& run, const Outputs& expected);
 
-/// What one schedule is run with, in every layout that divides 48 tokens.
+/// The cases of one schedule, each in every layout that divides 48 tokens.
 struct Sweep {
     std::vector<int> ranks{4};
     std::vector<std::string> masks;
@@ -104,7 +104,7 @@ private:
     bool has_slept_ = false;
 };
 
-/// What rank 1 sends never leaves it.
+/// Messages of rank 1 never leave it.
 class MutedTransport : public WrappedTransport {
 public:
     using WrappedTransport::WrappedTransport;

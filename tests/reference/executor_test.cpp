@@ -133,7 +133,7 @@ struct Queries {
 };
 const std::vector<Queries> few_queries{{{{37, 45}}}, {{{12, 13}, {20, 22}, {44, 45}}}, {{{1, 2}, {30, 31}}}};
 
-// Of each layout every third mask, another third with the next layout. Accumulations take turns.
+// Each layout has every third mask, another third with the next layout. Accumulations take turns.
 BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algorithms) * data::make(few_queries),
                      algorithm, queries) {
     const auto layouts = layout_examples();

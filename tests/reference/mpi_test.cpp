@@ -149,7 +149,7 @@ void root_that_is_busy() {
     require(!world->agree(false), "the root has agreed to something else");
 }
 
-/// As MPI libraries do when they find a process gone.
+/// Exits as MPI libraries do when they find a process gone.
 void ended_by_a_library() {
     if (session->rank() == 1) std::exit(EXIT_FAILURE);
     std::this_thread::sleep_for(std::chrono::seconds(20));
@@ -158,7 +158,7 @@ void ended_by_a_library() {
 void stop() { std::raise(SIGSTOP); }
 void (*after_finalize)() = nullptr;
 
-/// What the test is asked for beside its suite, and how long its processes wait for each other.
+/// A scene that the test plays on request instead of its suite, and how long its processes wait for each other.
 struct Scene {
     std::chrono::seconds patience;
     void (*play)();

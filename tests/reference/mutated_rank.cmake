@@ -1,6 +1,5 @@
 # Writes ${mutated_rank}: reference/ranks/cpu_rank.cpp with the mistakes of mutation.hpp in it, so that the product
-# holds
-# none of them. A program that it is linked into takes its make_cpu_rank() instead of the library's.
+# holds none of them. A program that it is linked into takes its make_cpu_rank() instead of the library's.
 set(mutated_rank ${CMAKE_CURRENT_BINARY_DIR}/mutated_rank.cpp)
 set(rank_source ${PROJECT_SOURCE_DIR}/reference/ranks/cpu_rank.cpp)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${rank_source})

@@ -205,7 +205,7 @@ private:
     static inline std::atomic<bool> over_ = false;
 };
 
-/// Of a ring whose ranks wait for `long_patience`.
+/// The error of a ring whose ranks wait for `long_patience`.
 template <class Wrapped>
 std::string error_of_ring_of(int ranks) {
     const GateCase c{small_problem(48), "full", "contiguous", "ring", ranks};

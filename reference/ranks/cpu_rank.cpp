@@ -263,16 +263,19 @@ private:
         return {{softmax_.data(), rows, dim, dim}, statistics.first(size(rows)), statistics.last(size(rows))};
     }
 
+    static void clear(const MatrixView<Real>& matrix) {
+        std::fill_n(matrix.data, matrix.rows * matrix.columns, Real(0));
+    }
+
     static void reset(const typename BlockAttention<Real>::Softmax& softmax) {
-        std::fill_n(softmax.o.data, softmax.o.rows * softmax.o.columns, Real(0));
+        clear(softmax.o);
         std::ranges::fill(softmax.maximum, -std::numeric_limits<Real>::infinity());
         std::ranges::fill(softmax.sum, Real(0));
     }
 
     void set_empty(const Place& output) {
         for_each_head(output.heads, [&](int head, std::int64_t b) {
-            const auto o = slots_.matrix(output, head, b);
-            std::fill_n(o.data, o.rows * o.columns, Real(0));
+            clear(slots_.matrix(output, head, b));
             std::ranges::fill(slots_.vector(output, head, b, lse_field), -std::numeric_limits<Real>::infinity());
         });
     }
@@ -367,16 +370,13 @@ private:
         const auto kv = place(instruction, Pool::kv);
         if (!op.adds)
             for_each_head(op.part.heads, [&](int head, std::int64_t b) {
-                for (const auto field : {std::size_t{0}, values}) {
-                    const auto gradient = slots_.matrix(dkv, head, b, field);
-                    std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
-                }
+                for (const auto field : {std::size_t{0}, values}) clear(slots_.matrix(dkv, head, b, field));
             });
         for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
             const int kv_head = head / static_cast<int>(group());
             const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, values);
             const auto gradient = slots_.matrix(dq, head, b);
-            if (op.begins) std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
+            if (op.begins) clear(gradient);
             const auto lse = slots_.vector(dout, head, b, lse_field);
             const auto delta = slots_.vector(dout, head, b, delta_field);
             attention_.backward(plan, keys, {b, head},
@@ -412,11 +412,7 @@ private:
 
     void compress(const Instruction& instruction) {
         const auto to = place(instruction), latent = place(instruction, Pool::latent), from = source(instruction);
-        if (!instruction.op.adds)
-            for_each_head(to.heads, [&](int, std::int64_t b) {
-                const auto gradient = slots_.matrix(to, 0, b);
-                std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
-            });
+        if (!instruction.op.adds) for_each_head(to.heads, [&](int, std::int64_t b) { clear(slots_.matrix(to, 0, b)); });
         for_each_head(from.heads, [&](int head, std::int64_t b) {
             matrices_->compress(head, slots_.matrix(from, head, b), slots_.matrix(from, head, b, values),
                                 slots_.matrix(latent, 0, b), slots_.matrix(to, 0, b));

@@ -10,15 +10,13 @@ namespace {
 
 class SlowTransport : public WrappedTransport {
 public:
-    SlowTransport(Transport& inner, const layouts::RingGroup& group, double slowdown)
-        : WrappedTransport(inner, group), slowdown_(slowdown) {}
+    using WrappedTransport::WrappedTransport;
 
     void set_computing(bool computing) override {
         if (computing) {
             begin_ = thread_cpu_time();
         } else {
-            const auto end =
-                begin_ + static_cast<layouts::Picoseconds>(slowdown_ * static_cast<double>(thread_cpu_time() - begin_));
+            const auto end = begin_ + 4 * (thread_cpu_time() - begin_);
             while (thread_cpu_time() < end) {
             }
         }
@@ -26,7 +24,6 @@ public:
     }
 
 private:
-    const double slowdown_;
     layouts::Picoseconds begin_ = 0;
 };
 
@@ -70,7 +67,7 @@ std::unique_ptr<World> with_fault(std::unique_ptr<World> world, const WorldFault
             using Kind = WorldFault::Kind;
             if (fault.kind == Kind::misnumbers) return std::make_unique<MisnumberedTransport>(transport, group);
             if (transport.rank() != fault.rank) return std::make_unique<WrappedTransport>(transport, group);
-            if (fault.kind == Kind::slow) return std::make_unique<SlowTransport>(transport, group, fault.slowdown);
+            if (fault.kind == Kind::slow) return std::make_unique<SlowTransport>(transport, group);
             return std::make_unique<FlippingTransport>(transport, group);
         });
 }

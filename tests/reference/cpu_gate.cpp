@@ -7,7 +7,9 @@
 #include "reference/tensors/counts.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
 #include <tuple>
 
@@ -198,6 +200,19 @@ void check_every_layout(const std::string& algorithm, const Sweep& sweep,
                                                 << (accumulation == layouts::Accumulation::partials ? ", partials" : "")
                                                 << ": " << found);
                 }
+}
+
+void check_gradient(const GateCase& c, const Inputs& inputs, Tensor Inputs::*tensor, const Tensor& gradient,
+                    std::size_t step) {
+    constexpr double h = 1e-5;
+    const auto loss = [&](std::size_t element, double change) {
+        auto changed = inputs;
+        (changed.*tensor).data()[element] += change;
+        const auto o = expected_of(c, changed).o;
+        return std::inner_product(o.begin(), o.end(), changed.dout.begin(), 0.0);
+    };
+    for (std::size_t i = 3; i < gradient.size(); i += step)
+        BOOST_TEST(std::abs((loss(i, h) - loss(i, -h)) / (2 * h) - gradient.data()[i]) < 1e-8);
 }
 
 CpuOptions small_tiles() {

@@ -71,6 +71,11 @@ struct Sweep {
 /// what is tested. Fails if no case suits the schedule.
 void check_every_layout(const std::string& algorithm, const Sweep& sweep, const std::function<void(GateCase&)>& change);
 
+/// Checks every `step`-th element of a gradient of sum o.dout against a central difference of expected_of(). That is
+/// off by h^2/6 times the third derivative, some 1e-9 here, and by roundoff / h, 1e-15 / 1e-5.
+void check_gradient(const GateCase& c, const Inputs& inputs, Tensor Inputs::*tensor, const Tensor& gradient,
+                    std::size_t step);
+
 /// Tiles so small and odd that shards of a dozen tokens have several.
 CpuOptions small_tiles();
 

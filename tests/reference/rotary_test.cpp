@@ -25,13 +25,6 @@ Rotary by_document_and_yarn() {
             .scaling = layouts::parse_rotary_scaling("yarn:4,16,3,0.5")};
 }
 
-double loss(const GateCase& c, const Inputs& inputs) {
-    const auto o = expected_of(c, inputs).o;
-    double sum = 0;
-    for (std::size_t i = 0; i < o.size(); ++i) sum += o.data()[i] * inputs.dout.data()[i];
-    return sum;
-}
-
 double dot(const Tensor& x, const Tensor& y) {
     double sum = 0;
     for (std::size_t i = 0; i < x.size(); ++i) sum += x.data()[i] * y.data()[i];
@@ -74,21 +67,13 @@ BOOST_AUTO_TEST_CASE(rings_that_are_not_the_world_rotate_by_global_position_too)
     }
 }
 
-// A central difference is off by h^2/6 times the third derivative, some 1e-9 here, and by roundoff / h, 1e-15 / 1e-5.
 BOOST_AUTO_TEST_CASE(gradients_are_those_of_q_and_k_before_they_are_rotated) {
     GateCase c{small_problem(12), "causal+documents:5,7", "zigzag", "ring", 2};
     c.problem.rotary = by_document_and_yarn();
     const auto inputs = random_inputs(c.problem, 2);
     const auto found = run_case(c, inputs, small_tiles()).outputs;
-    constexpr double h = 1e-5;
-    for (const auto& [tensor, gradient] : {std::pair(&Inputs::q, &found.dq), std::pair(&Inputs::k, &found.dk)})
-        for (std::size_t i = 3; i < gradient->size(); i += 29) {
-            auto more = inputs, less = inputs;
-            (more.*tensor).data()[i] += h;
-            (less.*tensor).data()[i] -= h;
-            const double slope = (loss(c, more) - loss(c, less)) / (2 * h);
-            BOOST_TEST(std::abs(slope - gradient->data()[i]) < 1e-8);
-        }
+    check_gradient(c, inputs, &Inputs::q, found.dq, 29);
+    check_gradient(c, inputs, &Inputs::k, found.dk, 29);
 }
 
 BOOST_AUTO_TEST_CASE(scores_depend_on_how_far_apart_tokens_are) {

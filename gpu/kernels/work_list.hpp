@@ -100,8 +100,6 @@ bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span
 /// Or, with `grouped`, by group_by_last_entry().
 class TileList {
 public:
-    using Major = gpu::Major;
-
     TileList(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
              TileShape shape, Major major, bool with_semaphores = false, bool grouped = false,
              RowsOfTile compared = RowsOfTile::together, DeviceMemory& memory = DeviceMemory::plain());

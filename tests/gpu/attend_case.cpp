@@ -18,8 +18,8 @@ std::ostream& ringlab::layouts::boost_test_print_type(std::ostream& out, DType d
 
 std::ostream& ringlab::layouts::boost_test_print_type(std::ostream& out, Pass pass) { return out << to_string(pass); }
 
-std::ostream& ringlab::gpu::boost_test_print_type(std::ostream& out, TileList::Major major) {
-    return out << (major == TileList::Major::queries ? "by query tile" : "by key tile");
+std::ostream& ringlab::gpu::boost_test_print_type(std::ostream& out, Major major) {
+    return out << (major == Major::queries ? "by query tile" : "by key tile");
 }
 
 namespace ringlab::tests {
@@ -332,6 +332,14 @@ std::ostream& operator<<(std::ostream& out, const AttendCase& c) {
                       p.scale, p.soft_cap, to_string(p.dtype), c.deterministic ? ", deterministic" : "", c.head_groups,
                       c.family)
                << c.policy;
+}
+
+void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound) {
+    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound.relative_rms
+                            << ", largest " << measured.max_to_largest << " of " << bound.max_to_largest) {
+        BOOST_TEST(measured.relative_rms <= bound.relative_rms);
+        BOOST_TEST(measured.max_to_largest <= bound.max_to_largest);
+    }
 }
 
 reference::Inputs random_inputs(const layouts::Problem& p, std::uint64_t seed) {

@@ -4,6 +4,8 @@
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
 #include "reference/tensors/tensors.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -17,7 +19,7 @@ std::ostream& boost_test_print_type(std::ostream& out, DType dtype);
 std::ostream& boost_test_print_type(std::ostream& out, Pass pass);
 }  // namespace ringlab::layouts
 namespace ringlab::gpu {
-std::ostream& boost_test_print_type(std::ostream& out, TileList::Major major);
+std::ostream& boost_test_print_type(std::ostream& out, Major major);
 }  // namespace ringlab::gpu
 
 namespace ringlab::tests {
@@ -53,6 +55,9 @@ struct AttendCase {
 
 std::ostream& operator<<(std::ostream& out, const AttendCase& c);
 std::ostream& operator<<(std::ostream& out, Policy policy);
+
+/// Checks that a deviation is within its bound.
+void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound);
 
 /// Normal random values, rounded to the problem's dtype.
 reference::Inputs random_inputs(const layouts::Problem& problem, std::uint64_t seed);

@@ -6,6 +6,7 @@
 #include "reference/attention/blocked.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/error/error_model.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <fmt/format.h>
@@ -26,14 +27,6 @@ namespace data = boost::unit_test::data;
 using layouts::DType;
 using reference::Bound;
 using reference::Deviation;
-
-void check(const char* name, const Deviation& measured, const Bound& bound) {
-    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound.relative_rms
-                            << ", largest " << measured.max_to_largest << " of " << bound.max_to_largest) {
-        BOOST_TEST(measured.relative_rms <= bound.relative_rms);
-        BOOST_TEST(measured.max_to_largest <= bound.max_to_largest);
-    }
-}
 
 /// The bound of the difference between two results that are off by independent roundings each.
 Bound twice(Bound bound) {

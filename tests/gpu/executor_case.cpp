@@ -39,14 +39,6 @@ reference::Tensor widen(const gpu::HostTensor<float>& tensor) {
     return wide;
 }
 
-void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound) {
-    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound.relative_rms
-                            << ", largest " << measured.max_to_largest << " of " << bound.max_to_largest) {
-        BOOST_TEST(measured.relative_rms <= bound.relative_rms);
-        BOOST_TEST(measured.max_to_largest <= bound.max_to_largest);
-    }
-}
-
 bool same_bits(const gpu::HostTensor<float>& a, const gpu::HostTensor<float>& b) {
     return a.shape == b.shape &&
            std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), [](float x, float y) {

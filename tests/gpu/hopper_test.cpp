@@ -33,6 +33,7 @@ namespace {
 
 namespace data = boost::unit_test::data;
 using gpu::DeviceBuffer;
+using gpu::uploaded;
 using layouts::DType;
 
 /// Normal random values and their 16-bit form.
@@ -47,12 +48,6 @@ struct Matrix {
     std::vector<double> values;
     std::vector<std::uint16_t> bits;
 };
-
-DeviceBuffer uploaded(const std::vector<std::uint16_t>& bits) {
-    DeviceBuffer buffer(bits.size() * sizeof(std::uint16_t));
-    buffer.upload(bits.data());
-    return buffer;
-}
 
 std::vector<float> floats(const DeviceBuffer& buffer) {
     std::vector<float> values(buffer.bytes() / sizeof(float));

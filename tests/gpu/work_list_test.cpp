@@ -29,7 +29,7 @@ std::vector<std::int32_t> downloaded(const std::int32_t* device, std::size_t cou
 }
 
 /// (query tile, key tile) -> partial, as the list on the device has it.
-std::map<std::pair<int, int>, bool> pairs_of(const TileList& list, TileList::Major major) {
+std::map<std::pair<int, int>, bool> pairs_of(const TileList& list, gpu::Major major) {
     const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
     std::int32_t kept = 0;  // items may share entries
     for (std::size_t i = 0; i < items.size(); i += 4) kept = std::max(kept, items[i + 2]);
@@ -42,8 +42,7 @@ std::map<std::pair<int, int>, bool> pairs_of(const TileList& list, TileList::Maj
         longest = count;
         for (int e = items[i + 1]; e < items[i + 2]; ++e) {
             const int other = entries[static_cast<std::size_t>(e)] >> 1;
-            const auto pair =
-                major == TileList::Major::queries ? std::pair(items[i], other) : std::pair(other, items[i]);
+            const auto pair = major == gpu::Major::queries ? std::pair(items[i], other) : std::pair(other, items[i]);
             BOOST_TEST(pairs.emplace(pair, entries[static_cast<std::size_t>(e)] & 1).second);
         }
     }
@@ -56,7 +55,7 @@ BOOST_DATA_TEST_CASE(full_tiles_are_seen_wholly_and_absent_tiles_not_at_all,
                      data::make({"full", "causal", "window:31,17", "causal+window:64,0+sink:4",
                                  "causal+valid:0-700,733-1201", "documents:500,3,787"}) *
                          data::make({"contiguous", "zigzag", "striped:5"}) *
-                         data::make({TileList::Major::queries, TileList::Major::keys}),
+                         data::make({gpu::Major::queries, gpu::Major::keys}),
                      mask_name, layout_name, major) {
     const auto mask = layouts::make_mask(mask_name, tokens);
     const auto layout = layouts::make_layout(layout_name, tokens, ranks);
@@ -87,10 +86,10 @@ BOOST_DATA_TEST_CASE(full_tiles_are_seen_wholly_and_absent_tiles_not_at_all,
 BOOST_AUTO_TEST_CASE(items_away_from_the_diagonal_share_their_entries) {
     const auto mask = layouts::make_mask("causal", 1 << 20);
     const auto layout = layouts::make_layout("contiguous", 1 << 20, 2);
-    const TileList list(mask, layout.shard(1), layout.shard(0), shape, TileList::Major::queries);
+    const TileList list(mask, layout.shard(1), layout.shard(0), shape, gpu::Major::queries);
     BOOST_TEST(list.full() == std::int64_t{4096} * 8192);
     BOOST_TEST(list.device_bytes() == 4096 * 16 + 8192 * 4);
-    BOOST_TEST(TileList(mask, layout.shard(1), layout.shard(0), shape, TileList::Major::keys, true).device_bytes() ==
+    BOOST_TEST(TileList(mask, layout.shard(1), layout.shard(0), shape, gpu::Major::keys, true).device_bytes() ==
                8192 * 16 + std::int64_t{4096} * 8192 * 8);
 }
 
@@ -119,7 +118,7 @@ BOOST_AUTO_TEST_CASE(items_of_a_document_are_together_if_asked_for) {
     const auto layout = layouts::make_layout("contiguous", mask.tokens(), 1);
     const auto own = layout.shard(0);
     const auto key_tiles = [&](bool grouped) {
-        const TileList list(mask, own, own, shape, TileList::Major::keys, false, grouped);
+        const TileList list(mask, own, own, shape, gpu::Major::keys, false, grouped);
         BOOST_TEST(list.row_groups() == (grouped ? 2 : 1));
         const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
         std::vector<std::int32_t> tiles;
@@ -132,13 +131,13 @@ BOOST_AUTO_TEST_CASE(items_of_a_document_are_together_if_asked_for) {
     BOOST_TEST(!std::all_of(apart.begin(), apart.begin() + 12, of_second));
     const auto window = layouts::make_mask("window:100,0", 1280);
     constexpr gpu::TileShape of_kernels{.rows = 64, .keys = 128};  // no two key tiles end at the same rows
-    BOOST_TEST(TileList(window, own, own, of_kernels, TileList::Major::keys, false, true).row_groups() == 1);
+    BOOST_TEST(TileList(window, own, own, of_kernels, gpu::Major::keys, false, true).row_groups() == 1);
 }
 
 BOOST_AUTO_TEST_CASE(semaphore_values_count_the_earlier_items_that_share_a_tile) {
     const auto mask = layouts::make_mask("causal+window:300,0", tokens);
     const auto layout = layouts::make_layout("zigzag", tokens, ranks);
-    const TileList list(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys, true);
+    const TileList list(mask, layout.shard(1), layout.shard(1), shape, gpu::Major::keys, true);
     const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
     const auto count = static_cast<std::size_t>(list.full() + list.partial());
     const auto entries = downloaded(list.device_entries(), count),
@@ -147,9 +146,8 @@ BOOST_AUTO_TEST_CASE(semaphore_values_count_the_earlier_items_that_share_a_tile)
     for (std::size_t i = 0; i < items.size(); i += 4)
         for (auto e = static_cast<std::size_t>(items[i + 1]); e < static_cast<std::size_t>(items[i + 2]); ++e)
             BOOST_TEST(turns[e] == taken[entries[e] >> 1]++);
-    BOOST_TEST(
-        TileList(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys).device_semaphore_values() ==
-        nullptr);
+    BOOST_TEST(TileList(mask, layout.shard(1), layout.shard(1), shape, gpu::Major::keys).device_semaphore_values() ==
+               nullptr);
 }
 
 BOOST_AUTO_TEST_CASE(rows_and_keys_on_the_device_are_those_of_the_mask) {

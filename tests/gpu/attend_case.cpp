@@ -342,6 +342,15 @@ void check(const char* name, const reference::Deviation& measured, const referen
     }
 }
 
+void check(const reference::OutputDeviations& measured, const reference::Bounds& bounds) {
+    check("o", measured.o, bounds.o_unrounded);
+    check("lse", measured.lse, bounds.lse);
+    check("dq", measured.dq, bounds.dq);
+    check("dk", measured.dk, bounds.dk);
+    check("dv", measured.dv, bounds.dv);
+    check("dsinks", measured.dsinks, bounds.dsinks);
+}
+
 reference::Inputs random_inputs(const layouts::Problem& p, std::uint64_t seed) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<double> normal;

@@ -58,6 +58,8 @@ std::ostream& operator<<(std::ostream& out, Policy policy);
 
 /// Checks that a deviation is within its bound.
 void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound);
+/// The same for all results; o is the one that is not rounded.
+void check(const reference::OutputDeviations& measured, const reference::Bounds& bounds);
 
 /// Normal random values, rounded to the problem's dtype.
 reference::Inputs random_inputs(const layouts::Problem& problem, std::uint64_t seed);

@@ -63,6 +63,9 @@ void agrees_with_the_reference(const RingCase& c);
 /// Every bit of every result.
 void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected);
 
+/// Results with o, dq, dk and dv rounded to bf16.
+gpu::HostOutputs in_bf16(gpu::HostOutputs results);
+
 /// The fabric of `kind`, except that one rank's sends never leave: what the others see when it dies. `instead` is
 /// called in their place.
 gpu::FabricFactory silent_rank_fabric(

@@ -1,7 +1,6 @@
 // Whole passes by the executor, all ranks on one GPU, against the fp64 reference and against each other.
 
 #include "reference/attention/blocked.hpp"
-#include "reference/tensors/rounding.hpp"
 #include "tests/covering.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
@@ -278,11 +277,7 @@ BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded, data::make(sched
     c.options.round_results = true;
     c.options.repeats = 3;
     const auto rounded = run_case(c, Expected::get().host).outputs;
-    const auto in_bf16 = [](gpu::HostTensor<float> tensor) {
-        reference::round_in_place(tensor.values, DType::bf16);
-        return tensor;
-    };
-    check_identical(rounded, {in_bf16(exact.o), exact.lse, in_bf16(exact.dq), in_bf16(exact.dk), in_bf16(exact.dv)});
+    check_identical(rounded, in_bf16(exact));
 }
 
 BOOST_AUTO_TEST_CASE(a_run_for_timing_needs_no_inputs_and_gives_no_results) {

@@ -1,6 +1,5 @@
 // Learned sink logits on a device.
 
-#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 #include "tests/registered.hpp"
@@ -73,11 +72,7 @@ BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded_with_sinks_too,
     c.options.round_results = true;
     c.options.repeats = 3;
     const auto rounded = run_case(c, inputs).outputs;
-    const auto in_bf16 = [](gpu::HostTensor<float> tensor) {
-        reference::round_in_place(tensor.values, DType::bf16);
-        return tensor;
-    };
-    check_identical(rounded, {in_bf16(exact.o), exact.lse, in_bf16(exact.dq), in_bf16(exact.dk), in_bf16(exact.dv)});
+    check_identical(rounded, in_bf16(exact));
     BOOST_TEST(rounded.dsinks == exact.dsinks, boost::test_tools::per_element());
 }
 

@@ -117,6 +117,12 @@ GateCase policy_case(const std::string& policy, const std::string& layout, int r
     return {problem, "causal", layout, "ring", ranks, Accumulation::partials, dtype};
 }
 
+GateCase ring_of_3(const layouts::Problem& problem, const std::string& policy) {
+    const bool partials = policy == "partials";
+    const auto gradients = problem.dtype == DType::fp64 ? DType::fp64 : partials ? problem.dtype : DType::fp32;
+    return {problem, "causal", "zigzag", "ring", 3, partials ? Accumulation::partials : Accumulation::carry, gradients};
+}
+
 CpuOptions options_of(const std::string& policy) {
     CpuOptions options;
     options.round_running_output = policy == "running";
@@ -211,10 +217,7 @@ BOOST_DATA_TEST_CASE(sinks_err_as_expected_in_any_arithmetic_and_policy,
     auto problem = problem_of(dtype_of(name), 300);
     problem.sinks.assign(static_cast<std::size_t>(problem.query_heads), sink);
     const bool wide = problem.dtype == DType::fp64 || problem.dtype == DType::fp32;
-    const bool partials = std::string(policy) == "partials";
-    const auto gradients = problem.dtype == DType::fp64 ? DType::fp64 : partials ? problem.dtype : DType::fp32;
-    passes({problem, "causal", "zigzag", "ring", 3, partials ? Accumulation::partials : Accumulation::carry, gradients},
-           inputs_of(problem), wide ? 0 : 0.5);
+    passes(ring_of_3(problem, policy), inputs_of(problem), wide ? 0 : 0.5);
 }
 
 BOOST_DATA_TEST_CASE(dropout_errs_as_expected_in_any_arithmetic_and_policy,
@@ -225,11 +228,8 @@ BOOST_DATA_TEST_CASE(dropout_errs_as_expected_in_any_arithmetic_and_policy,
     auto problem = problem_of(dtype_of(name), 300);
     problem.dropout = {probability, 4};
     const bool wide = problem.dtype == DType::fp64 || problem.dtype == DType::fp32;
-    const bool partials = std::string(policy) == "partials";
-    const auto gradients = problem.dtype == DType::fp64 ? DType::fp64 : partials ? problem.dtype : DType::fp32;
-    passes({problem, "causal", "zigzag", "ring", 3, partials ? Accumulation::partials : Accumulation::carry, gradients},
-           inputs_of(problem),
-           wide ? 0.04 : 0.4);  // merges are counted at their worst; shares set after a measurement, least 0.42
+    // Merges are counted at their worst; shares set after a measurement, least 0.42.
+    passes(ring_of_3(problem, policy), inputs_of(problem), wide ? 0.04 : 0.4);
 }
 
 BOOST_DATA_TEST_CASE(a_gradient_twice_too_large_or_half_missing_fails_from_two_tokens_on, data::make({2, 7, 64}),

@@ -39,7 +39,7 @@ bool runs_here(const std::string& family) { return gpu::kernel_family(family)->w
 BOOST_AUTO_TEST_SUITE(dropout_on_gpu, *boost::unit_test::precondition(has_gpu))
 
 // Layouts, a fixed order of sums and 192 tokens, of which contiguous shards over 4 ranks are whole patches, take turns.
-// Of 240 tokens they are not, nor whole tiles.
+// With 240 tokens they are not, nor whole tiles.
 BOOST_DATA_TEST_CASE(every_pair_is_dropped_as_the_reference_says,
                      data::make(dropping_schedules) * data::make(family_names), schedule, family) {
     if (!runs_here(family)) return;

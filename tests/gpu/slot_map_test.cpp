@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(whole_blocks_of_keys_are_one_piece) {
     }
 }
 
-// Of 12 tokens, 2 batch elements and 8 query heads on a rank: fields of a head are padded to 128 elements.
+// A rank has 12 tokens, 2 batch elements and 8 query heads: fields of a head are padded to 128 elements.
 BOOST_AUTO_TEST_CASE(what_a_caller_lends_takes_no_exchange_memory) {
     const RingCase c{awkward_problem(), "causal", "zigzag", "ring", 4};
     const auto passes = make_passes(c);

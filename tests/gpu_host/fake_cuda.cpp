@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int device_count = 4;
 thread_local int current_device = 0, recorded_by_thread = 0;
 
-/// Of all streams and events.
+/// Guards all streams and events.
 std::mutex mutex;
 std::condition_variable changed;
 

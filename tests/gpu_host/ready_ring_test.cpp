@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(a_plan_for_which_one_rank_has_no_memory_is_refused_by_all_a
     BOOST_TEST(said[1].starts_with("no device memory"), said[1]);
 }
 
-// What a step with shapes that were seen asks of the caller's memory was there before.
+// A step with shapes that were seen gets the same pieces of the caller's memory again.
 BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
     constexpr int ranks = 2;
     const auto threads = make_thread_team(ranks);

@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_SUITE(cpu_bf16)
 
 BOOST_AUTO_TEST_CASE(one_device_has_the_error_of_rounding_p_and_the_output) {
     const auto one = Bf16Errors().of(1, Accumulation::carry);
-    // Of p, those that equal the running maximum are exactly 1: less than one rounding, more than half of one.
+    // A p whose score is the running maximum is exactly 1: less than one rounding, more than half of one.
     BOOST_TEST(one.o_unrounded > least_rounding / 2);
     BOOST_TEST(one.o_unrounded < most_rounding);
     BOOST_TEST(is_one_rounding(std::sqrt(one.o * one.o - one.o_unrounded * one.o_unrounded)));

@@ -4,7 +4,7 @@
 
 namespace ringlab::gpu {
 
-/// What rotate(), having checked it, hands to its kernel.
+/// Arguments of rotate()'s kernel, checked.
 struct RotateParams {
     static constexpr int most_pairs = 128;
 

@@ -4,7 +4,7 @@
 
 namespace ringlab::gpu {
 
-/// What add_sinks() hands to its kernel.
+/// Arguments of add_sinks()'s kernel.
 struct AddSinksParams {
     Sizes sizes;
     Elements o, o_rounded;
@@ -12,7 +12,7 @@ struct AddSinksParams {
     const float* sinks;
 };
 
-/// What sink_gradient() hands to its kernel.
+/// Arguments of sink_gradient()'s kernel.
 struct SinkGradientParams {
     std::int64_t batch, tokens, heads;
     const float2* statistics;

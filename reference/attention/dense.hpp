@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/basics/counts.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
@@ -119,7 +120,6 @@ public:
 private:
     using Columns = std::vector<std::size_t>;
 
-    static std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
     static TensorOf<Scalar> zeros_like(const TensorOf<Scalar>& tensor) {
         return TensorOf<Scalar>(tensor.shape(), Scalar(0));
     }

@@ -71,8 +71,7 @@ struct ErrorModel::RowSums {
     void add(const Pair& pair, double value, std::int64_t key);
 };
 
-/// For a key that is expanded from a latent: sums of (d p)^2, (p (1 - p))^2, p^2 and ds^2 |k|^2 over all rows that see
-/// it.
+/// Sums of (d p)^2, (p (1 - p))^2, p^2 and ds^2 |k|^2 over all rows that see one key, which is expanded from a latent.
 struct ErrorModel::Key {
     double p = 0, score = 0, lse = 0, ds = 0;
 

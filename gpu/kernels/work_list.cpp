@@ -265,12 +265,12 @@ double rows_per_key(const Mask& mask, const RowBounds& rows, const KeyPositions&
 }  // namespace
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
-                   const Options& options)
+                   const WorkListOptions& options)
     : WorkList(mask, rows, keys, resolved(options),
                resolved(options).family->plan(options, {rows->tokens(), rows_per_key(mask, *rows, *keys)})) {}
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
-                   const Options& options, const WorkListPlan& plan)
+                   const WorkListOptions& options, const WorkListPlan& plan)
     : rows_(std::move(rows)),
       keys_(std::move(keys)),
       options_(options),

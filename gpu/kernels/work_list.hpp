@@ -136,15 +136,13 @@ private:
 /// The host classifies the tiles, about 10 ns per pair of tiles that may see each other, and uploads them.
 class WorkList {
 public:
-    using Options = WorkListOptions;
-
-    /// For the family that resolve() chooses on the current device.
+    /// Made for the family that resolve() chooses on the current device.
     WorkList(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
-             const Options& options);
+             const WorkListOptions& options);
 
     const RowBounds& rows() const { return *rows_; }
     const KeyPositions& keys() const { return *keys_; }
-    const Options& options() const { return options_; }
+    const WorkListOptions& options() const { return options_; }
 
     /// The family that resolve() has chosen.
     const KernelFamily& family() const { return *options_.family; }
@@ -164,11 +162,11 @@ public:
 
 private:
     WorkList(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
-             const Options& options, const WorkListPlan& plan);
+             const WorkListOptions& options, const WorkListPlan& plan);
 
     std::shared_ptr<const RowBounds> rows_;
     std::shared_ptr<const KeyPositions> keys_;
-    Options options_;
+    WorkListOptions options_;
     int tile_tokens_;
     bool splits_kv_;
     TileList tiles_;

@@ -39,7 +39,7 @@ struct FusedAttends {
 class FusedLaunches {
 public:
     struct Options {
-        WorkList::Options list;
+        WorkListOptions list;
         FusedStart start = FusedStart::all_arrived;
         std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a kernel waits for a block
         cudaStream_t give_up_stream = nullptr;                         ///< see FusedOptions

@@ -131,7 +131,7 @@ std::shared_ptr<const KeyPositions> Rank::key_positions(const std::vector<layout
     return key_positions_.emplace_back(std::make_shared<KeyPositions>(mask, keys, *options_.tables));
 }
 
-WorkList::Options Rank::list_options(const PassState& pass) const {
+WorkListOptions Rank::list_options(const PassState& pass) const {
     return {pass.program->pass,
             problem_.head_dim,
             problem_.value_dim,

@@ -153,7 +153,7 @@ private:
     void list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
     void find_rounded_adds(PassState& pass) const;
     void build_work_lists(PassState& pass);
-    WorkList::Options list_options(const PassState& pass) const;
+    WorkListOptions list_options(const PassState& pass) const;
     void add_work_list(PassState& pass, const layouts::Part& rows, const layouts::Part& keys);
     void prepare_merging(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps);
     std::shared_ptr<const RowBounds> row_bounds(const std::vector<layouts::Run>& rows);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the records of predictions as they lie in experiments/results, but for packings_h200, published_cp_h100 and scores.
-# tests/predictions_test.py compares the quick ones with today's model; after a change of the model make all anew.
+# Makes the records of predictions as they lie in experiments/results, but for packings_h200, published_cp_h100,
+# scores and model_stack_*. tests/predictions_test.py compares the quick ones with today's model; after a change of the model
+# make all anew.
 #
 #   experiments/record_predictions.sh [--programs DIR] [--output DIR] [RECORD...]
 #
@@ -14,58 +15,49 @@ cd "$(dirname "$0")"
 export RINGLAB_DATA=.  # so that records name files by their place in the repository
 
 # The program and its options, by the name of the record.
-command_of() {
-  local disturbed="predict --layouts zigzag --schedules ring bidirectional pull all-gather --machines h200_nvswitch_copy_engine
-    --tokens-per-rank 512 2048 8192 32768 --span-ranks 0"
-  local hosts="predict --masks causal window:4096,0 --layouts zigzag --ranks 8 16 32 64 --machines h200_cluster
-    --tokens-per-rank 512 1024 2048 4096 8192 16384 32768 --compute-model rate --span-ranks 0
-    --schedules ring bidirectional double-ring:8 ulysses:8 pass-q all-gather pull seen"
-  local latent="predict --preset deepseek-v3 --layouts zigzag --masks causal --tokens-per-rank 1024 2048 4096 8192 16384 32768"
-  local llama="predict --preset llama-3.1-8b --layouts striped --masks causal --ranks 8 --machines h200_nvswitch_copy_engine"
-  local batches="advise --batches 20 --seed 1 --ranks 8 --tokens 64Ki --machines h200_cluster --heads 64:8 --head-dim 128"
-  case $1 in
-    predict) echo predict ;;
-    schedules_llama-3.1-8b) echo "$hosts --preset llama-3.1-8b" ;;
-    schedules_deepseek-v3) echo "$hosts --heads 128 --head-dim 192 --value-dim 128" ;;  # K and V travel, not the latent
-    jitter_slow_gpu) echo "$disturbed --slow-gpus 1" ;;
-    jitter_slow_link) echo "$disturbed --slow-links 1" ;;
-    jitter_noise) echo "$disturbed --compute-noise 0.05 --transfer-noise 0.2 --start-skew 20" ;;
-    latent_predicted)
-      echo "$latent --ranks 8 --machines h200_nvswitch_copy_engine
-        --schedules ring expanded:ring all-gather ulysses expanded:ulysses" ;;
-    latent_predicted_cluster)
-      echo "$latent --ranks 32 --machines h200_cluster --span-ranks 8
-        --schedules ring expanded:ring all-gather ulysses:8 expanded:ulysses:8" ;;
-    decode_predicted)
-      echo "$llama --queries 1 --compute-model rate --schedules merge merge:tree pass-q ring all-gather
-        --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki 512Ki 1Mi" ;;
-    suffix_predicted)
-      echo "$llama --queries 0 64 --schedules ring all-gather merge:tree pass-q
-        --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki" ;;
-    stack_schedules_gemma-3-27b)
-      echo "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --layouts zigzag --machines h200_nvswitch_copy_engine
-        --schedules ring joined-ring pull seen" ;;
-    published) echo "validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200" ;;
-    explain) echo "validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated" ;;
-    ablation) echo "validate --measured all --without each" ;;
-    packings_planned)
-      echo "packings --lengths document_lengths_training --tokens 512Ki --ranks 64 --heads 64:8 --head-dim 128
-        --arithmetic bf16 --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8
-        --packings 100 --measured-packings 0" ;;
-    batches_64gpus) echo "$batches --gpus 64" ;;
-    batches_256gpus) echo "$batches --gpus 256" ;;
-    *) return 1 ;;
-  esac
-}
-known=(predict schedules_llama-3.1-8b schedules_deepseek-v3 jitter_slow_gpu jitter_slow_link jitter_noise latent_predicted
-  latent_predicted_cluster decode_predicted suffix_predicted stack_schedules_gemma-3-27b published explain ablation
-  packings_planned batches_64gpus batches_256gpus)
+known=()
+declare -A commands
+makes() { known+=("$1"); commands[$1]=${*:2}; }
+
+disturbed="predict --layouts zigzag --schedules ring bidirectional pull all-gather --machines h200_nvswitch_copy_engine
+  --tokens-per-rank 512 2048 8192 32768 --span-ranks 0"
+hosts="predict --masks causal window:4096,0 --layouts zigzag --ranks 8 16 32 64 --machines h200_cluster
+  --tokens-per-rank 512 1024 2048 4096 8192 16384 32768 --compute-model rate --span-ranks 0
+  --schedules ring bidirectional double-ring:8 ulysses:8 pass-q all-gather pull seen"
+latent="predict --preset deepseek-v3 --layouts zigzag --masks causal --tokens-per-rank 1024 2048 4096 8192 16384 32768"
+llama="predict --preset llama-3.1-8b --layouts striped --masks causal --ranks 8 --machines h200_nvswitch_copy_engine"
+batches="advise --batches 20 --seed 1 --ranks 8 --tokens 64Ki --machines h200_cluster --heads 64:8 --head-dim 128"
+
+makes predict predict
+makes schedules_llama-3.1-8b "$hosts" --preset llama-3.1-8b
+makes schedules_deepseek-v3 "$hosts" --heads 128 --head-dim 192 --value-dim 128  # K and V travel, not the latent
+makes jitter_slow_gpu "$disturbed" --slow-gpus 1
+makes jitter_slow_link "$disturbed" --slow-links 1
+makes jitter_noise "$disturbed" --compute-noise 0.05 --transfer-noise 0.2 --start-skew 20
+makes latent_predicted "$latent" --ranks 8 --machines h200_nvswitch_copy_engine \
+  --schedules ring expanded:ring all-gather ulysses expanded:ulysses
+makes latent_predicted_cluster "$latent" --ranks 32 --machines h200_cluster --span-ranks 8 \
+  --schedules ring expanded:ring all-gather ulysses:8 expanded:ulysses:8
+makes decode_predicted "$llama" --queries 1 --compute-model rate --schedules merge merge:tree pass-q ring all-gather \
+  --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki 512Ki 1Mi
+makes suffix_predicted "$llama" --queries 0 64 --schedules ring all-gather merge:tree pass-q \
+  --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki
+makes stack_schedules_gemma-3-27b model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --layouts zigzag \
+  --machines h200_nvswitch_copy_engine --schedules ring joined-ring pull seen
+makes published validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200
+makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
+makes ablation validate --measured all --without each
+makes packings_planned packings --lengths document_lengths_training --tokens 512Ki --ranks 64 --heads 64:8 --head-dim 128 \
+  --arithmetic bf16 --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 \
+  --packings 100 --measured-packings 0
+makes batches_64gpus "$batches" --gpus 64
+makes batches_256gpus "$batches" --gpus 256
 
 refuse() { echo "record_predictions.sh: $*" >&2; exit 2; }
 programs=../build/cpu/experiments output=results records=()
 while [ $# -gt 0 ]; do
   case $1 in
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$(basename "$0")"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$(basename "$0")"; exit 0 ;;
     --programs | --output)
       [ $# -gt 1 ] || refuse "$1 lacks its value; see --help"
       path=$(cd "$here" && realpath --canonicalize-missing --relative-to="$OLDPWD" -- "$2")
@@ -76,7 +68,7 @@ while [ $# -gt 0 ]; do
       shift 2 ;;
     -*) refuse "unknown option '$1'; see --help" ;;
     *)
-      command_of "$1" >/dev/null || refuse "unknown record '$1'; known: ${known[*]}"
+      [ -n "${commands[$1]:-}" ] || refuse "unknown record '$1'; known: ${known[*]}"
       records+=("$1"); shift ;;
   esac
 done
@@ -87,7 +79,7 @@ mkdir -p "$output"
 for record in "${records[@]}"; do
   printf '\n== %s\n' "$record"
   begin=$SECONDS
-  read -r -d '' -a words < <(command_of "$record") || true
+  read -r -d '' -a words <<<"${commands[$record]}" || true
   "$programs/${words[0]}" "${words[@]:1}" --output "$output/$record.h5" --overwrite
   printf '(%d s)\n' $((SECONDS - begin))
 done

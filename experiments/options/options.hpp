@@ -19,7 +19,7 @@ using OptionTarget =
 /// An option as --help shows it. Its default is the value that the target has when the option is added.
 struct Option {
     std::string name;
-    std::string value;  ///< placeholder of its value: "N", "FILE"
+    std::string value;  ///< the word for its value in --help: "N", "FILE"
     std::string help;
     OptionTarget target;
     std::string absent = "";  ///< what is done without it, if the default (nothing, 0, an empty list) does not say so.

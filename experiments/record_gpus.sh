@@ -122,7 +122,7 @@ part_schedules() {
 
 part_short() {
   lines=40 step throughput_short 90 throughput --ranks "$gpus" --tokens-per-rank 512 1024 2048 --layouts zigzag \
-    --transports copy --schedules ring joined-ring joined-ring:steps pull --beside work "${timing[@]}" \
+    --transports copy --schedules ring joined-ring pull --beside work "${timing[@]}" \
     -o "throughput_${of}_short.h5"
 }
 

@@ -42,6 +42,11 @@ std::string percent(const std::vector<double>& errors) {
     return fmt::format("{} / {} / {}", in_percent(found.mean), in_percent(found.p95), in_percent(found.most));
 }
 
+std::string lengths_text(const ChangedSchedule& change) {
+    if (change.below == std::numeric_limits<std::int64_t>::max()) return "";
+    return fmt::format(" below {} tokens per rank", change.below);
+}
+
 std::string in_words(const Coverage& found) {
     return fmt::format("{} of {} ({:.1f} %)", found.within, found.all,
                        found.all > 0 ? 100 * static_cast<double>(found.within) / static_cast<double>(found.all) : 0);
@@ -176,8 +181,8 @@ std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<
     std::string others;
     for (const auto& record : records) {
         if (!record.why_not.empty()) others += fmt::format("{}: {}\n", record.name, record.why_not);
-        for (const auto& [schedule, how] : record.changed_schedules)
-            others += fmt::format("{}, {}: {}\n", record.name, schedule, how);
+        for (const auto& [schedule, change] : record.changed_schedules)
+            others += fmt::format("{}, {}{}: {}\n", record.name, schedule, lengths_text(change), change.how);
     }
     return fmt::format(
         "{}\nErrors of a pass's time, %: mean / 95 of 100 / largest. max(c,t), c+t: of naive guesses, mean. In the "

@@ -24,7 +24,7 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
 
 }  // namespace
 
-RecordedRings::RecordedRings(const std::string& file, const std::map<std::string, std::string>& without)
+RecordedRings::RecordedRings(const std::string& file, const ChangedSchedules& changed)
     : path_(file), file_(open_record(file)) {
     require(
         file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
@@ -38,7 +38,10 @@ RecordedRings::RecordedRings(const std::string& file, const std::map<std::string
                transports = text("transport"), kernels = text("kernels"), kinds = text("kind");
     const auto &ranks = integers("runs/ranks"), &tokens = integers("runs/tokens"), &gpus = integers("runs/gpus");
     for (std::size_t run = 0; run < masks.size(); ++run) {
-        if (kinds[run] != "ring" || without.contains(algorithms[run])) continue;
+        if (kinds[run] != "ring") continue;
+        if (const auto it = changed.find(algorithms[run]);
+            it != changed.end() && it->second.concerns(tokens[run], ranks[run]))
+            continue;
         rows_.push_back(run);
         ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};
         one.which.mask = masks[run];

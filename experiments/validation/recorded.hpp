@@ -4,19 +4,29 @@
 #include "experiments/execution/bench.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
 
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
 
 namespace ringlab::experiments {
 
+/// How a schedule has changed since rings of it were measured.
+struct ChangedSchedule {
+    std::string how;
+    std::int64_t below = std::numeric_limits<std::int64_t>::max();  ///< only rings with fewer tokens per rank
+
+    bool concerns(std::int64_t tokens, std::int64_t ranks) const { return tokens / ranks < below; }
+};
+using ChangedSchedules = std::map<std::string, ChangedSchedule>;  ///< by name
+
 /// Measured rings, read from a record of `validate` or `throughput`. With them another model or machine file can be
 /// scored without the devices.
 class RecordedRings : public Bench {
 public:
-    /// All but those of the schedules that are keys of `without`. Throws Error, one line, if the file is no such record
-    /// with rings.
-    explicit RecordedRings(const std::string& file, const std::map<std::string, std::string>& without = {});
+    /// All but those that `changed` concerns. Throws Error, one line, if the file is no such record with rings.
+    explicit RecordedRings(const std::string& file, const ChangedSchedules& changed = {});
 
     const std::vector<ThroughputCase>& cases() const { return cases_; }
 

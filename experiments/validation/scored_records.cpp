@@ -16,7 +16,8 @@ namespace {
 
 const std::string folder = "results", own_record = "scores";  // own_record is an output and holds no measurement
 
-/// Names of records, and why they are not scored; "RECORD SCHEDULE" for its rings of a schedule.
+/// Names of records, and why they are not scored; "RECORD SCHEDULE" for its rings of a schedule, "RECORD SCHEDULE below
+/// TOKENS" for those with fewer tokens per rank.
 std::map<std::string, std::string> not_scored() {
     const auto file = find_resource("not_scored", folder, ".toml");
     std::map<std::string, std::string> reasons;
@@ -58,6 +59,17 @@ Rings rings_of(const std::string& path) {
     return found;
 }
 
+/// Moves what `reasons` has for a schedule of the record into the record.
+void take_changes(std::map<std::string, std::string>& reasons, ScoredRecord& record, const std::string& schedule) {
+    const auto of_schedule = record.name + " " + schedule, below = of_schedule + " below ";
+    if (const auto whole = reasons.extract(of_schedule)) record.changed_schedules[schedule] = {whole.mapped()};
+    const auto next = reasons.lower_bound(below);
+    if (next == reasons.end() || !next->first.starts_with(below)) return;
+    const auto tokens = next->first.substr(below.size());
+    record.changed_schedules[schedule] = {next->second, layouts::parse_count(tokens, next->first, 1)};
+    reasons.erase(next);
+}
+
 std::string machine_of(const std::string& record, const std::string& transport) {
     require(transport != "mixed",
             "results/{}.h5 holds rings over {}, which no machine file describes: list the record in "
@@ -96,9 +108,7 @@ std::vector<ScoredRecord> scored_records() {
             record.why_not = listed.mapped();
         } else {
             for (const auto& transport : rings.transports) record.machines[transport] = machine_of(name, transport);
-            for (const auto& schedule : rings.schedules)
-                if (const auto listed_too = reasons.extract(name + " " + schedule))
-                    record.changed_schedules[schedule] = listed_too.mapped();
+            for (const auto& schedule : rings.schedules) take_changes(reasons, record, schedule);
         }
         records.push_back(std::move(record));
     }

@@ -20,23 +20,21 @@ namespace {
 /// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
 /// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives.
 ///
-/// Short blocks go by steps, as in the ring, because these gradients would wait for each other longer than a launch
-/// takes.
-///
-/// `joined-ring:steps` has another backward pass by steps, whatever the length of blocks. Each rank sends its part of
-/// the gradient of a block to the block's owner as soon as it has attended to the block, so no step waits for a
-/// gradient of another rank. The rank's own block comes last and hides the last of these messages. The owner adds up
-/// the parts at the end.
+/// Backward, short blocks have a launch each, because their travelling gradients would wait for each other longer than a
+/// launch takes. Each rank sends its part of the gradient of a block to the block's owner as soon as it has attended to
+/// the block, so no step waits for a gradient of another rank. The rank's own block comes last and hides the last of
+/// these messages. The owner adds up the parts at the end. `joined-ring:steps` has this backward pass for blocks of any
+/// length.
 class JoinedRing : public RingSchedule {
 public:
     /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
-    /// launch. 0: the schedule chooses. `by_steps`: the backward pass has a launch for each block.
+    /// launch. 0: the schedule chooses. `by_steps`: every backward pass has a launch for each block.
     JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                int groups, bool by_steps)
         : RingSchedule(problem, mask, layout, options),
-          by_steps_(by_steps && options.pass == Pass::backward),
-          unfused_(!by_steps && options.pass == Pass::backward && groups == 0 && layout.largest_shard() < long_enough),
-          groups_(by_steps_ || unfused_ ? 1 : head_groups_of_fused_launch(groups)) {
+          by_steps_(options.pass == Pass::backward &&
+                    (by_steps || (groups == 0 && layout.largest_shard() < long_enough))),
+          groups_(by_steps_ ? 1 : head_groups_of_fused_launch(groups)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
@@ -46,10 +44,6 @@ public:
             if (ranks() == 1) return;
             add_slots(Pool::kv, ranks() - 1, heads, tokens);
             add_slots(Pool::dkv, outgoing_slots() + ranks() - 1, heads, tokens, options.gradient_dtype);
-            return;
-        }
-        if (unfused_) {
-            add_ring_slots(ranks(), query_heads().count(), heads, largest_rows(), tokens);
             return;
         }
         if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
@@ -67,14 +61,14 @@ public:
         self.heads = kv_heads();
         self.rows = rows_of(rank, query_heads());
         if (by_steps_) return backward_by_steps(self);
-        if (unfused_) return backward(self);
         return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
     }
 
     bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
-    /// Tokens from which on one launch is faster backward: on four H200 8Ki gain 2 %, 2Ki lose 12 % against `ring`.
+    /// Tokens from which on one launch is faster backward. On four H200 it gains 2 % on `ring` at 8Ki and loses 12 % at
+    /// 2Ki.
     static constexpr std::int64_t long_enough = 4096;
 
     HeadRange heads_of(int group) const { return heads_of_group(group, groups_); }
@@ -300,7 +294,6 @@ private:
     }
 
     bool by_steps_;  // backward, a launch for each block, the own one last
-    bool unfused_;   // backward, as in the ring
     int groups_;     // number of equal groups of kv heads
     bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
@@ -308,8 +301,8 @@ private:
 const ScheduleRegistration registered_joined_ring(
     "joined-ring", "joined-ring[:GROUPS|:steps]",
     "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
-    "pass; without GROUPS the backward pass of short blocks is an ordinary ring; with steps every backward pass has a "
-    "launch for each block, the rank's own last",
+    "pass; with steps, and without GROUPS where blocks are short, the backward pass has a launch for each block, the "
+    "rank's own last",
     {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4", "joined-ring:steps"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {

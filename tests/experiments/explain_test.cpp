@@ -166,6 +166,9 @@ BOOST_DATA_TEST_CASE(a_planted_error_is_owned_by_its_part_of_the_model, boost::u
             if (plant.owner == Owner::attends && plant.transport == "nccl" && is_short) continue;
             // Power may limit a short ring although the model says that it does not; its attends then look expensive.
             if (plant.owner == Owner::clock && is_short) continue;
+            // The first attend of such a pass waits for a message, so a longer begin looks as if the host were late.
+            const bool receives_first = ring.which.schedule == "joined-ring" && is_short && &pass == &passes[1];
+            if (plant.owner == Owner::begin && receives_first) continue;
             if (std::abs(change) < 0.02 * pass->predicted) continue;
             ++changed;
             std::string all;

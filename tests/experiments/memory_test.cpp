@@ -155,9 +155,11 @@ BOOST_DATA_TEST_CASE(gpus_held_what_is_predicted_of_models, data::make(throughpu
     const MeasuredMemory record(name);
     std::size_t checked = 0;
     for (std::size_t run = 0; run < record.count(); ++run) {
-        // Of "seen" these records have another schedule than today's, with other slots.
+        // Of "seen" and of short blocks of "joined-ring" these records have other schedules than today's, with other
+        // slots.
         if (record.text("kind", run) != "ring" || record.text("algorithm", run) == "seen") continue;
         const auto plan = record.plan(run);
+        if (record.text("algorithm", run) == "joined-ring" && plan.layout().largest_shard() < 4096) continue;
         for (int rank = 0; rank < plan.layout().ranks(); ++rank) {
             double counted = 0;
             for (const auto* part : {"inputs", "results", "slots", "work"})

@@ -215,24 +215,28 @@ BOOST_DATA_TEST_CASE(a_joined_ring_joins_all_attends_but_of_short_blocks_backwar
     }
 }
 
-// The ring's gradients make as many hops as it has ranks, and the last one begins after the last attend. By steps each
-// rank sends its part of a gradient to the owner.
+// The ring's gradients make as many hops as it has ranks, and the last one begins after the last attend. In a joined
+// ring of short blocks, or by steps, each rank sends its part of a gradient to the owner.
 BOOST_DATA_TEST_CASE(a_joined_ring_by_steps_sends_gradients_home_while_their_owner_attends, data::make({2, 3, 5}),
                      ranks) {
-    const auto c = exact_case("causal", "zigzag", 12 * ranks, ranks);
-    for (const std::string algorithm : {"ring", "joined-ring:steps"}) {
+    struct Case {
+        std::string schedule;
+        std::int64_t tokens;  // per rank
+    };
+    for (const auto& [algorithm, tokens] : {Case{"ring", 12}, Case{"joined-ring", 12}, Case{"joined-ring:steps", 4096}}) {
+        const auto c = exact_case("causal", "zigzag", tokens * ranks, ranks);
+        const bool joined = algorithm != "ring";
         int rank = 0;
         for (const auto& ops : written(*schedule_of(c, {.schedule = algorithm, .pass = Pass::backward}))) {
             int hops = 0;
             std::size_t last_attend = 0, last_send = 0;
             for (std::size_t i = 0; i < ops.size(); ++i) {
                 const bool sends = ops[i].kind == OpKind::send && ops[i].pool == Pool::dkv;
-                if (sends && algorithm == "joined-ring:steps") BOOST_TEST(ops[i].peer == ops[i].part.block);
+                if (sends && joined) BOOST_TEST(ops[i].peer == ops[i].part.block);
                 hops += sends;
                 if (sends) last_send = i;
                 if (ops[i].kind == OpKind::attend) last_attend = i;
             }
-            const bool joined = algorithm == "joined-ring:steps";
             BOOST_TEST(hops == (joined ? ranks - 1 : ranks));
             BOOST_TEST((last_send < last_attend) == joined);
             BOOST_TEST((ops[last_attend].part.block == rank) == joined);

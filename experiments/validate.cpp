@@ -222,7 +222,7 @@ int study_records(const Config& config, const std::string& asked, int argc, char
     std::size_t rings = 0;
     for (const auto& record : records) {
         if (!record.why_not.empty()) continue;
-        rings += RecordedRings(record.path, record.changed_schedules).cases().size();
+        rings += RecordedRings(record.path, record.left_out).cases().size();
         provenance.set_file("measured_" + record.name, record.path);
         for (const auto& [transport, machine] : record.machines)
             provenance.set_file("machine_" + std::filesystem::path(machine).stem().string(),

@@ -25,7 +25,7 @@ using ErrorSets = std::map<SetKey, std::vector<double>>;
 /// Adds the errors of a record's rings, as they are predicted without each of `terms`, to `errors` of that term.
 void add_errors(const ScoredRecord& record, const std::vector<std::string>& terms,
                 std::map<std::string, ErrorSets>& errors, Progress& progress) {
-    RecordedRings rings(record.path, record.changed_schedules);
+    RecordedRings rings(record.path, record.left_out);
     std::map<std::pair<std::string, std::string>, sim::Machine> machines;  // by transport and term
     for (const auto& [transport, machine] : load_machines(record))
         for (const auto& term : terms) {

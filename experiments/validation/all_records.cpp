@@ -97,7 +97,7 @@ void describe_scored_ring(RunWriter& run, const std::string& record, const Throu
 }
 
 void score_record(Record& scores, const ScoredRecord& record, Progress& progress) {
-    RecordedRings rings(record.path, record.changed_schedules);
+    RecordedRings rings(record.path, record.left_out);
     const KeptErrors kept(record.path);
     const auto machines = load_machines(record);
     for (std::size_t i = 0; i < rings.cases().size(); ++i) {
@@ -181,7 +181,10 @@ std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<
     std::string others;
     for (const auto& record : records) {
         if (!record.why_not.empty()) others += fmt::format("{}: {}\n", record.name, record.why_not);
-        for (const auto& [schedule, change] : record.changed_schedules)
+        if (record.hot_rings > 0)
+            others += fmt::format("{}: {} rings during which a GPU was slowed down because of its temperature\n",
+                                  record.name, record.hot_rings);
+        for (const auto& [schedule, change] : record.left_out.changed)
             others += fmt::format("{}, {}{}: {}\n", record.name, schedule, lengths_text(change), change.how);
     }
     return fmt::format(

@@ -67,7 +67,7 @@ struct Line {
 
 std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<std::string, sim::Machine>& machines,
                                      Progress& progress) {
-    RecordedRings rings(record.path, record.changed_schedules);
+    RecordedRings rings(record.path, record.left_out);
     std::vector<TracedRing> found;
     bool has_spans = false;
     for (const auto& ring : rings.cases()) {

@@ -24,7 +24,19 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
 
 }  // namespace
 
-RecordedRings::RecordedRings(const std::string& file, const ChangedSchedules& changed)
+std::vector<bool> hot_runs(const hdf5::File& record) {
+    const auto runs = index(record.dataset("runs/name").shape().front());
+    std::vector<bool> hot(runs);
+    if (!record.contains("measured/clocks/throttle_reasons")) return hot;
+    constexpr std::int64_t software_thermal = 0x20, hardware_thermal = 0x40;  // nvmlClocksEventReasons
+    const auto reasons = record.dataset("measured/clocks/throttle_reasons").integers();
+    for (std::size_t i = 0; i < reasons.size(); ++i)
+        if (reasons[i] > 0 && (reasons[i] & (software_thermal | hardware_thermal)) != 0)
+            hot[i / (reasons.size() / runs)] = true;
+    return hot;
+}
+
+RecordedRings::RecordedRings(const std::string& file, const LeftOut& left_out)
     : path_(file), file_(open_record(file)) {
     require(
         file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
@@ -37,10 +49,11 @@ RecordedRings::RecordedRings(const std::string& file, const ChangedSchedules& ch
     const auto masks = text("mask"), layouts = text("layout"), algorithms = text("algorithm"), shapes = text("shape"),
                transports = text("transport"), kernels = text("kernels"), kinds = text("kind");
     const auto &ranks = integers("runs/ranks"), &tokens = integers("runs/tokens"), &gpus = integers("runs/gpus");
+    const auto hot = left_out.hot ? hot_runs(file_) : std::vector<bool>(masks.size());
     for (std::size_t run = 0; run < masks.size(); ++run) {
-        if (kinds[run] != "ring") continue;
-        if (const auto it = changed.find(algorithms[run]);
-            it != changed.end() && it->second.concerns(tokens[run], ranks[run]))
+        if (kinds[run] != "ring" || hot[run]) continue;
+        if (const auto it = left_out.changed.find(algorithms[run]);
+            it != left_out.changed.end() && it->second.concerns(tokens[run], ranks[run]))
             continue;
         rows_.push_back(run);
         ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};

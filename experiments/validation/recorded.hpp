@@ -19,14 +19,23 @@ struct ChangedSchedule {
 
     bool concerns(std::int64_t tokens, std::int64_t ranks) const { return tokens / ranks < below; }
 };
-using ChangedSchedules = std::map<std::string, ChangedSchedule>;  ///< by name
+
+/// Rings of a record that cannot judge today's model.
+struct LeftOut {
+    std::map<std::string, ChangedSchedule> changed = {};  ///< schedules, by name
+    bool hot = false;                                     ///< those of hot_runs()
+};
+
+/// By run of a record of GPUs: whether a GPU's clock was lowered because of its temperature meanwhile. The model knows
+/// what power a clock takes, but not how well a GPU is cooled.
+std::vector<bool> hot_runs(const hdf5::File& record);
 
 /// Measured rings, read from a record of `validate` or `throughput`. With them another model or machine file can be
 /// scored without the devices.
 class RecordedRings : public Bench {
 public:
-    /// All but those that `changed` concerns. Throws Error, one line, if the file is no such record with rings.
-    explicit RecordedRings(const std::string& file, const ChangedSchedules& changed = {});
+    /// All but those left out. Throws Error, one line, if the file is no such record with rings.
+    explicit RecordedRings(const std::string& file, const LeftOut& left_out = {});
 
     const std::vector<ThroughputCase>& cases() const { return cases_; }
 

@@ -38,6 +38,7 @@ std::map<std::string, std::string> not_scored() {
 
 struct Rings {
     std::set<std::string> transports, schedules;
+    std::size_t hot = 0;  ///< of hot_runs()
 };
 
 /// What the rings of a record have; nothing where it holds none.
@@ -50,11 +51,13 @@ Rings rings_of(const std::string& path) {
         if (!file.contains(column)) return {};
     const auto kinds = file.dataset("runs/kind").texts(), transports = file.dataset("runs/transport").texts(),
                schedules = file.dataset("runs/algorithm").texts();
+    const auto hot = hot_runs(file);
     Rings found;
     for (std::size_t run = 0; run < kinds.size(); ++run) {
         if (kinds[run] != "ring") continue;
         found.transports.insert(transports[run]);
         found.schedules.insert(schedules[run]);
+        found.hot += hot[run];
     }
     return found;
 }
@@ -62,11 +65,11 @@ Rings rings_of(const std::string& path) {
 /// Moves what `reasons` has for a schedule of the record into the record.
 void take_changes(std::map<std::string, std::string>& reasons, ScoredRecord& record, const std::string& schedule) {
     const auto of_schedule = record.name + " " + schedule, below = of_schedule + " below ";
-    if (const auto whole = reasons.extract(of_schedule)) record.changed_schedules[schedule] = {whole.mapped()};
+    if (const auto whole = reasons.extract(of_schedule)) record.left_out.changed[schedule] = {whole.mapped()};
     const auto next = reasons.lower_bound(below);
     if (next == reasons.end() || !next->first.starts_with(below)) return;
     const auto tokens = next->first.substr(below.size());
-    record.changed_schedules[schedule] = {next->second, layouts::parse_count(tokens, next->first, 1)};
+    record.left_out.changed[schedule] = {next->second, layouts::parse_count(tokens, next->first, 1)};
     reasons.erase(next);
 }
 
@@ -107,6 +110,8 @@ std::vector<ScoredRecord> scored_records() {
         if (const auto listed = reasons.extract(name)) {
             record.why_not = listed.mapped();
         } else {
+            record.left_out.hot = true;
+            record.hot_rings = rings.hot;
             for (const auto& transport : rings.transports) record.machines[transport] = machine_of(name, transport);
             for (const auto& schedule : rings.schedules) take_changes(reasons, record, schedule);
         }

@@ -17,14 +17,16 @@ struct ScoredRecord {
     /// By transport of its rings: the machine file, by name, that was calibrated on the machine they were measured on.
     /// Empty where they are not scored.
     std::map<std::string, std::string> machines;
-    ChangedSchedules changed_schedules = {};  ///< their rings are not scored
+    LeftOut left_out = {};      ///< rings that are not scored, each for a reason of its own
+    std::size_t hot_rings = 0;  ///< how many of those are hot
 };
 
 /// The machines of a record's rings, by transport.
 std::map<std::string, sim::Machine> load_machines(const ScoredRecord& record);
 
 /// All of them, by name. Every record of validate and throughput is looked into; results/not_scored.toml lists those
-/// that are not scored, or whose rings of a schedule are not, or its short ones, with the reason. A record's name tells its machine:
+/// that are not scored, or whose rings of a schedule are not, or its short ones, with the reason. Rings during which a
+/// GPU was slowed down because of its temperature are not scored either. A record's name tells its machine:
 /// KIND_MACHINE_MORE is scored on MACHINE_calibrated, its rings over NCCL on MACHINE_calibrated_nccl.
 ///
 /// Throws Error if the list names what is not there, or if there is no such machine file.

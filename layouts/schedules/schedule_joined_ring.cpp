@@ -20,9 +20,9 @@ namespace {
 /// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
 /// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives.
 ///
-/// Backward, short blocks have a launch each, because their travelling gradients would wait for each other longer than a
-/// launch takes. Each rank sends its part of the gradient of a block to the block's owner as soon as it has attended to
-/// the block, so no step waits for a gradient of another rank. The rank's own block comes last and hides the last of
+/// Backward, short blocks have a launch each, because their travelling gradients would wait for each other longer than
+/// a launch takes. Each rank sends its part of the gradient of a block to the block's owner as soon as it has attended
+/// to the block, so no step waits for a gradient of another rank. The rank's own block comes last and hides the last of
 /// these messages. The owner adds up the parts at the end. `joined-ring:steps` has this backward pass for blocks of any
 /// length.
 class JoinedRing : public RingSchedule {

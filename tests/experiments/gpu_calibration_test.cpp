@@ -341,7 +341,9 @@ BOOST_AUTO_TEST_CASE(machine_files_are_what_is_fitted_to_their_samples) {
     for (const auto& [gpus, transport, ending] : {std::tuple("4xh200", "copy", ""),
                                                   {"4xh200", "nccl", "_nccl"},
                                                   {"2xh100", "copy", ""},
-                                                  {"2xh100", "nccl", "_nccl"}}) {
+                                                  {"2xh100", "nccl", "_nccl"},
+                                                  {"4xh100", "copy", ""},
+                                                  {"4xh100", "nccl", "_nccl"}}) {
         if (!ringlab::tests::runs_in_this_build(4)) continue;
         const auto samples = read_samples(fmt::format("{}results/calibrate_{}.h5", folder, gpus));
         const auto fitted = fit_gpu(samples, transport);

@@ -223,7 +223,8 @@ BOOST_DATA_TEST_CASE(a_joined_ring_by_steps_sends_gradients_home_while_their_own
         std::string schedule;
         std::int64_t tokens;  // per rank
     };
-    for (const auto& [algorithm, tokens] : {Case{"ring", 12}, Case{"joined-ring", 12}, Case{"joined-ring:steps", 4096}}) {
+    for (const auto& [algorithm, tokens] :
+         {Case{"ring", 12}, Case{"joined-ring", 12}, Case{"joined-ring:steps", 4096}}) {
         const auto c = exact_case("causal", "zigzag", tokens * ranks, ranks);
         const bool joined = algorithm != "ring";
         int rank = 0;

@@ -101,7 +101,7 @@ public:
     }
 
     std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string& transport,
-                                          bool hidden, const std::vector<std::int64_t>& message_bytes) override {
+                                          const std::vector<std::int64_t>& message_bytes) override {
         std::vector<TimedBusyLink> all;
         if (gpus() < 2) return all;
         std::vector<std::unique_ptr<gpu::DeviceAttention>> attentions;
@@ -111,8 +111,7 @@ public:
             calls.push_back(attentions.emplace_back(make(plan, 0, 0))->call(call));
         }
         for (const auto bytes : message_bytes) {
-            const int most_blocks =
-                transport == "nccl" ? (hidden ? gpu::overlapped_message_thread_blocks : all_blocks) : 0;
+            const int most_blocks = transport == "nccl" ? all_blocks : 0;
             auto samples = gpu::time_busy_links(calls, bytes, 3, transport, most_blocks);
             if (samples.messages.empty()) continue;
             all.push_back({bytes, timed(std::move(samples.messages)), timed(std::move(samples.calls_alone)),
@@ -123,13 +122,6 @@ public:
             attentions[static_cast<std::size_t>(device)].reset();
         }
         return all;
-    }
-
-    HiddenMessages hidden_messages(const std::vector<std::int64_t>& message_bytes) override {
-        HiddenMessages found{{}, gpu::overlapped_message_thread_blocks, gpu::overlapping_flop_per_byte};
-        for (auto& one : gpu::time_links_apart(gpus(), message_bytes, 5, gpu::overlapped_message_thread_blocks))
-            found.by_bytes[one.bytes] = timed(std::move(one.seconds));
-        return found;
     }
 
     std::optional<Timed> matrix_product() override {

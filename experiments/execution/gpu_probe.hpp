@@ -26,13 +26,6 @@ struct TimedBusyLink {
     Timed call_beside;       ///< an attend beside messages
 };
 
-/// Kernels of NCCL messages that attends hide.
-struct HiddenMessages {
-    std::map<std::int64_t, Timed> by_bytes;  ///< seconds of a message, by its bytes
-    int blocks = 0;                          ///< thread blocks of a message's kernel
-    double flop_per_byte = 0;  ///< FLOP of an attend per byte of a message from which on the attend hides the message
-};
-
 /// A call that is repeated without any rest.
 struct TimedSustained {
     Timed seconds;
@@ -79,14 +72,9 @@ public:
 
     /// Times messages between all GPUs at the same time beside attends, and the attends with and without them. Empty if
     /// there is one GPU, or no such transport. Over NCCL there is a kernel for each direction, as in the executor.
-    /// `hidden`: over NCCL, with the few thread blocks that messages behind long attends get, see hidden_messages().
     virtual std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,
-                                                  const std::string& transport, bool hidden,
+                                                  const std::string& transport,
                                                   const std::vector<std::int64_t>& message_bytes) = 0;
-
-    /// Times NCCL messages between all GPUs at the same time, with as few thread blocks as those that attends hide, by
-    /// size and with no attend beside them. Empty if there is one GPU, or no NCCL.
-    virtual HiddenMessages hidden_messages(const std::vector<std::int64_t>& message_bytes) = 0;
 
     /// FLOP/s of large products of 16-bit matrices, repeated without any rest. Empty if there is no cuBLAS.
     virtual std::optional<Timed> matrix_product() = 0;

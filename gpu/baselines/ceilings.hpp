@@ -42,12 +42,6 @@ struct LinkSamples {
 /// with it, NCCL. Empty for fewer than two devices.
 std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
 
-/// Times messages over NCCL as the executor sends hidden ones: sends and receives of a device in separate kernels, each
-/// of at most `most_blocks` thread blocks, from and to memory that is registered with NCCL. Empty for fewer than two
-/// devices, and in a program built without NCCL.
-std::vector<LinkSamples> time_links_apart(int devices, const std::vector<std::int64_t>& message_bytes, int repeats,
-                                          int most_blocks);
-
 /// Messages between devices while every one of them computes.
 struct BusyLinkSamples {
     std::int64_t bytes = 0;                         ///< of a message
@@ -57,10 +51,10 @@ struct BusyLinkSamples {
 
 /// Times `calls` (one for each device), several in a row, both alone and while every device sends to its right
 /// neighbour by `transport` ("copy" or "nccl"). There is a pause before each of 2 * `rounds` rows, so that clocks are
-/// high. Returns no samples if the program was built without the transport. `few_blocks` above 0: NCCL messages as in
-/// time_links_apart().
+/// high. Returns no samples if the program was built without the transport. `most_blocks` above 0: NCCL messages with a
+/// kernel of at most so many thread blocks for each direction, as the executor sends them.
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport = "copy", int few_blocks = 0);
+                                const std::string& transport = "copy", int most_blocks = 0);
 
 /// Sends one message from each device to the next over NCCL, `count` times in a row, on the streams that are given;
 /// enqueues and returns. Null in a program built without NCCL.
@@ -73,7 +67,8 @@ struct TwoStreams {
     cudaStream_t sends, receives;
 };
 
-/// The same as nccl_ring(), with a kernel for each direction (see time_links_apart()) and memory of its own.
+/// The same as nccl_ring(), with a kernel of at most `most_blocks` thread blocks for each direction, as the executor
+/// sends messages, and memory of its own that is registered with NCCL.
 std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
                                                                                int most_blocks);
 

@@ -86,39 +86,4 @@ std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>
     return samples;
 }
 
-std::vector<LinkSamples> time_links_apart(int devices, const std::vector<std::int64_t>& message_bytes, int repeats,
-                                          int most_blocks) {
-    std::vector<LinkSamples> samples;
-    if (devices < 2) return samples;
-    constexpr int count = 10;
-    for (const auto bytes : message_bytes) {
-        const auto send = nccl_ring_apart(devices, bytes, most_blocks);
-        if (!send) return {};
-        auto ring = make_ring(devices, 1);
-        std::vector<Stream> receives;
-        std::vector<TwoStreams> streams;
-        for (auto& end : ring) {
-            const DeviceScope scope(end.device);
-            receives.emplace_back(Stream::Use::transfers);
-            streams.push_back({end.stream, receives.back()});
-        }
-        const auto time = [&] {
-            // A device's last message has arrived when its receiving stream ends. Its other stream waits for that.
-            return time_once(ring, count, [&] {
-                send(count, streams);
-                for (auto& end : ring) {
-                    const DeviceScope scope(end.device);
-                    Event received(Event::Use::ordering);
-                    received.record(streams[static_cast<std::size_t>(end.device)].receives);
-                    received.hold_back(end.stream);
-                }
-            });
-        };
-        auto& one = samples.emplace_back(LinkSamples{"nccl", bytes, {}});
-        time();
-        for (int repeat = 0; repeat < repeats; ++repeat) one.seconds.push_back(time());
-    }
-    return samples;
-}
-
 }  // namespace ringlab::gpu

@@ -25,11 +25,11 @@ void record_into(std::vector<Event>& events, cudaStream_t stream) {
 
 /// Sends one message from each device to the next; null without the transport.
 std::function<void()> sender(std::vector<BusyEnd>& ring, std::int64_t bytes, const std::string& transport,
-                             int few_blocks) {
-    if (transport == "nccl" && few_blocks > 0) {
+                             int most_blocks) {
+    if (transport == "nccl" && most_blocks > 0) {
         std::vector<TwoStreams> streams;
         for (const auto& end : ring) streams.push_back({end.transfers, end.receives});
-        const auto send = nccl_ring_apart(static_cast<int>(ring.size()), bytes, few_blocks);
+        const auto send = nccl_ring_apart(static_cast<int>(ring.size()), bytes, most_blocks);
         if (!send) return nullptr;
         send(1, streams);
         return [=] { send(1, streams); };
@@ -62,7 +62,7 @@ std::function<void()> sender(std::vector<BusyEnd>& ring, std::int64_t bytes, con
 }  // namespace
 
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport, int few_blocks) {
+                                const std::string& transport, int most_blocks) {
     const auto devices = static_cast<int>(calls.size());
     std::vector<BusyEnd> ring;
     for (int device = 0; device < devices; ++device) {
@@ -75,7 +75,7 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
     }
     BusyLinkSamples samples;
     samples.bytes = message_bytes;
-    const auto send = sender(ring, message_bytes, transport, few_blocks);
+    const auto send = sender(ring, message_bytes, transport, most_blocks);
     if (!send) return samples;
     double call_seconds = 0;
     for (int round = 0; round < 2 * rounds + 1; ++round) {

@@ -209,15 +209,6 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     auto rate = cost.link->rate(static_cast<double>(bytes), slower);
     cost.speed_beside_attend = cost.link->busy_speed_ratio;
     if (route == Route::inside_host) {
-        if (message.is_hidden) {
-            const auto& hidden = cost.link->hidden;
-            rate = std::min(
-                rate, cost.link->hidden_rate(static_cast<double>(bytes / std::max<std::int64_t>(1, message.pieces))));
-            // A rank sends and receives at the same time, and the thread blocks of both kernels run on the same SMs. In
-            // timelines with 2k tokens per rank both fitted where an attend had left four SMs.
-            cost.sms = hidden.channels * cost.link->sms_per_channel / 2;
-            cost.speed_beside_attend = 1;
-        }
         if (message.is_split_by_heads) rate = std::min(rate, cost.link->pieces_bytes_per_second);
         if (message.pieces > 1)
             cost.latency =

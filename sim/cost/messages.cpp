@@ -57,31 +57,4 @@ std::vector<bool> lanes_where_arrival_order_matters(const layouts::Schedule& sch
     return matters;
 }
 
-void PendingMessages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
-    if (op.kind == OpKind::attend)
-        return decide(rank, schedule_.flop(op), op.fused ? std::span<const layouts::OpIndex>{} : op.after());
-    if (!op.transfers()) return;
-    auto& queued = queue(rank, op.lane())
-                       .emplace_back(Queued{{pieces_of(schedule_, op), is_split_by_heads(schedule_, op)},
-                                            op.bytes,
-                                            op.channel,
-                                            op.kind == OpKind::receive ? self : layouts::OpIndex{-1}});
-    // The owner serves a fetch; its schedule has no operation for it.
-    if (op.kind != OpKind::fetch && flop_per_byte_ > 0) undecided_[static_cast<std::size_t>(rank)].push_back(&queued);
-}
-
-void PendingMessages::decide(int rank, double flop, std::span<const layouts::OpIndex> awaited) {
-    auto& undecided = undecided_[static_cast<std::size_t>(rank)];
-    const auto is_awaited = [&](const Queued* other) {
-        return other->receive >= 0 && std::ranges::find(awaited, other->receive) != awaited.end();
-    };
-    for (auto* queued : undecided) {
-        const bool waits = std::ranges::any_of(undecided, [&](const Queued* other) {
-            return other->channel == queued->channel && is_awaited(other) && other->receive >= queued->receive;
-        });
-        queued->message.is_hidden = !waits && flop > 0 && flop >= flop_per_byte_ * static_cast<double>(queued->bytes);
-    }
-    undecided.clear();
-}
-
 }  // namespace ringlab::sim

@@ -16,11 +16,6 @@ double value_for(double bytes, const std::vector<LinkCost::BySize>& classes, dou
 
 double LinkCost::channels_for(double bytes) const { return value_for(bytes / messages_per_block, channels, 1); }
 
-double LinkCost::hidden_rate(double bytes) const {
-    constexpr double giga = 1e9;
-    return value_for(bytes, hidden.rates, std::numeric_limits<double>::infinity()) * giga;
-}
-
 double LinkCost::rate(double bytes, double slow_link_factor) const {
     return std::min(channels_for(bytes) * channel_bytes_per_second, link_bytes_per_second / slow_link_factor);
 }

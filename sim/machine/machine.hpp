@@ -103,14 +103,6 @@ struct LinkCost {
         double value = 1;
     };
 
-    /// Messages that are hidden behind an attend of the sender. They use kernels of another communicator, with fewer
-    /// channels.
-    struct HiddenMessages {
-        double channels = 0;          ///< 0: there are none
-        std::vector<BySize> rates{};  ///< GB/s of all channels together
-        double flop_per_byte = 0;  ///< FLOP of the attend per byte of the message, from which on the message is hidden
-    };
-
     /// What moves messages.
     enum class Carrier {
         copy_engines,  ///< of the sender's GPU, which the host starts; they can read and write a peer's memory
@@ -136,13 +128,10 @@ struct LinkCost {
     double piece_seconds = 0;        ///< added for each piece of memory of a message but the first
     double piece_issue_seconds = 0;  ///< the same for the host's issue time
     double pieces_bytes_per_second = std::numeric_limits<double>::infinity();  ///< of a message cut by heads
-    HiddenMessages hidden{};
     SmHoldStart halves = SmHoldStart::apart;
 
     /// Whether a message's cost depends on more than its bytes.
-    bool depends_on_more_than_bytes() const { return piece_seconds > 0 || hidden.channels > 0; }
-
-    double hidden_rate(double bytes) const;
+    bool depends_on_more_than_bytes() const { return piece_seconds > 0; }
 
     /// Channels, bytes per second and SMs of a message of `bytes` bytes that has the link to itself.
     double channels_for(double bytes) const;

@@ -73,15 +73,9 @@ public:
             const auto names = {"at once", "as work tiles end", "at the end"};
             fields_.choice("sm_admission.forward", m.forward.transfer_start, names);
             fields_.choice("sm_admission.backward", m.backward.transfer_start, names);
+            fields_.choice("sm_admission.halves", m.inside_host.halves, {"apart", "together, backward"});
         }
-        auto& inside = m.inside_host;
-        if (fields_.section("hidden_messages", inside.hidden.channels > 0)) {
-            fields_.number("hidden_messages.channels", inside.hidden.channels, {1, 1024}, 1);
-            fields_.channels("hidden_messages.gigabytes_per_second", inside.hidden.rates);
-            fields_.number("hidden_messages.flop_a_byte", inside.hidden.flop_per_byte, not_negative, 1);
-            fields_.choice("hidden_messages.halves", inside.halves, {"apart", "together, backward"});
-        }
-        if (fields_.section("pieces", inside.piece_seconds > 0)) prices("", "pieces", inside);
+        if (fields_.section("pieces", m.inside_host.piece_seconds > 0)) prices("", "pieces", m.inside_host);
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
         if (fields_.section("dropout", m.forward.dropout_tile_seconds >= 0)) {

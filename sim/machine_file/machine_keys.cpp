@@ -25,7 +25,6 @@ constexpr std::pair<std::string_view, std::string_view> rows_of_keys[] = {
     {"rotation.", "rotary embedding"},
     {"network.", "network"},
     {"sm_admission.", terms::SmAdmission::name},
-    {"hidden_messages.", terms::HiddenMessages::name},
     {"matrix_product.", "latent"},
     {"dropout.", "dropout"},
     {".head_dim", "head dims"},

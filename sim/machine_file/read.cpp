@@ -196,7 +196,7 @@ private:
     static bool is_retired(std::string_view key) {
         constexpr std::string_view whole[]{"joined_launches",           "host.compute_issue_us",
                                            "host.pass_issue_us",        "messages_in_a_row",
-                                           "accumulate.copy_launch_us", "hidden_messages.busy_speed_ratio"};
+                                           "accumulate.copy_launch_us", "hidden_messages"};
         constexpr std::string_view of_attends[]{".end_us",        ".end_memory_ratio",  ".ends.idle_byte_us",
                                                 ".ends.share_us", ".idle_work_tile_us", ".idle_item_us",
                                                 ".finish_us",     ".reread.tile_us"};

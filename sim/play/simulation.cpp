@@ -52,8 +52,6 @@ bool Simulation::waits_for_sms(int id, Lane lane, PendingOp& op) {
     const auto sms = transfer_cost(id, lane, op).sms;
     if (!attend || precedes_attend(*attend) || sms == 0) return false;
     if (admission_->fits_on_idle_sms(id, static_cast<double>(rank_of(id).held), sms)) return false;
-    if (admission_->last_transfer_end(id) == engine_.now() && messages_ && messages_->first(id, lane).is_hidden)
-        return false;
     op.state = OpState::issuing;
     op.time = engine_.now();
     const auto wait = admission_->wait(id, engine_.now() - attend->time, attend->work);
@@ -207,7 +205,6 @@ void Simulation::admit_waiting(int rank, Picoseconds least_wait) {
 }
 
 void Simulation::pass_on_sms(int rank) {
-    admission_->note_end_of_transfer(rank, engine_.now());
     admit_waiting(rank, layouts::to_picoseconds(machine_.inside_host.latency_seconds));
 }
 

@@ -70,10 +70,6 @@ private:
     // ---- Reading the schedule ----
 
     const Op* next_op(int id, std::uint32_t index) { return ops_.next(id, index); }
-    bool must_read(int id) const { return messages_ && messages_->is_open(id); }
-    void read_all(int id) {
-        if (messages_) messages_->read_all(id);
-    }
     std::int64_t take(int id, const Op& op, layouts::OpIndex index, layouts::Interval issue);
 
     void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);

@@ -25,7 +25,7 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     if (cost_.waits_inside_kernel())
         for (int rank = 0; rank < cost_.ranks(); ++rank) arrivals_.emplace_back(cost_.key_launches(rank));
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
-    if (machine.inside_host.depends_on_more_than_bytes()) messages_.emplace(schedule, machine, cost_.ranks());
+    if (machine.inside_host.depends_on_more_than_bytes()) messages_.emplace(schedule, cost_.ranks());
     if (!options.sharing) return;
     resources_.emplace(engine_, schedule, machine, cost_, fold_);
     transfers_hold_sms_ = resources_->transfers_are_kernels();
@@ -52,7 +52,7 @@ std::int64_t Simulation::take(int id, const Op& op, layouts::OpIndex index, layo
     const auto work = op.transfers() ? op.bytes : cost_.compute(op, id, index);
     const bool attends = op.kind == OpKind::attend;
     if (admission_ && attends) admission_->add(id, op);
-    if (messages_) messages_->read(id, op, index);
+    if (messages_) messages_->read(id, op);
     if (!arrivals_.empty() && attends) arrivals_[static_cast<std::size_t>(id)].read(op);
     count(rank_of(id).naive, totals_of(id), id, op, work);
     if (trace_) trace_->read(id, ring_of(id), op, issue);

@@ -29,12 +29,6 @@ public:
     }
     void drop(int rank) { of(rank).attends.pop_front(); }
 
-    /// A transfer of the rank has ended. Its SMs go to the next transfer that is ready or waits, before thread blocks
-    /// of an attend get them: transfers have higher priority, and thread blocks of clusters cannot use a few free SMs
-    /// that are far apart.
-    void note_end_of_transfer(int rank, Picoseconds now) { of(rank).last_transfer_end = now; }
-    Picoseconds last_transfer_end(int rank) { return of(rank).last_transfer_end; }
-
     /// How long a transfer waits that comes when the rank's first attend has run for `gone` of its `whole` duration. 0:
     /// until the attend ends.
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
@@ -103,7 +97,6 @@ private:
     struct Rank {
         std::deque<Attend> attends;
         Lanes waiting = 0, admitted = 0;
-        Picoseconds last_transfer_end = -1;
         // For the first attend: from when on transfers held how many SMs, and how much of the attend was done at the
         // last of these times. Both as shares of its undisturbed duration.
         std::vector<TileModel::MissingSms> missing;

@@ -19,7 +19,7 @@ namespace ringlab::sim {
 ///     const Op* next_op(int id, std::uint32_t index);  // the rank's next operation, or nullptr behind the last one
 ///     std::int64_t take(int id, const Op&, OpIndex, Interval issue);  // it was read; returns PendingOp::work
 ///
-/// and it may define must_read(), read_all() and start_of().
+/// and it may define must_read() and start_of().
 template <class Player>
 class IssuedWalk : public layouts::Walk<Player> {
 protected:
@@ -49,8 +49,6 @@ protected:
 
     /// Whether the rank must read on for another reason.
     bool must_read(int) const { return false; }
-    /// The rank has read its last operation.
-    void read_all(int) {}
     /// When the rank's host starts to issue.
     Picoseconds start_of(int id) const { return cost_.start(id); }
     void after_finish(int, Lane, OpKind, int) {}
@@ -90,7 +88,6 @@ private:
         const auto* op = player().next_op(id, rank.window.end());
         if (!op) {
             rank.more = false;
-            player().read_all(id);
             return;
         }
         require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,

@@ -32,12 +32,6 @@ struct SmAdmission {
     static void remove(AttentionCost& cost) { cost.transfer_start = AttentionCost::TransferStart::at_once; }
 };
 
-/// cost/messages.cpp finds which are hidden.
-struct HiddenMessages {
-    static constexpr auto name = "hidden-messages", effect = "that messages which an attend hides use fewer channels";
-    static void remove(LinkCost& link) { link.hidden = {}; }
-};
-
 struct Pieces {
     static constexpr auto name = "pieces", effect = "that messages from several places in memory are several calls";
     static constexpr Price<LinkCost> prices[] = {

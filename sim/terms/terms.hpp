@@ -26,7 +26,7 @@ namespace ringlab::sim {
 using Terms =
     std::tuple<terms::Launch, terms::WorkTilePrologue, terms::Tiles, terms::Resume, terms::OverflowTail, terms::Power,
                terms::PowerOfGpus, terms::Begin, terms::Sums, terms::MessageIssue, terms::Latency, terms::BesideAttends,
-               terms::MemoryShared, terms::SmAdmission, terms::HiddenMessages, terms::Pieces>;
+               terms::MemoryShared, terms::SmAdmission, terms::Pieces>;
 
 template <class Visit>
 constexpr void for_each_term(Visit visit) {

@@ -108,7 +108,6 @@ const Plant plants[] = {
      [](Machine& m) {
          m.inside_host.link_bytes_per_second /= 1.2;
          m.inside_host.channel_bytes_per_second /= 1.2;
-         for (auto& rate : m.inside_host.hidden.rates) rate.value /= 1.2;
      }},
     {"link rate 20 % too low", "copy", copy_file, Owner::messages,
      [](Machine& m) { m.inside_host.link_bytes_per_second *= 1.25; }},

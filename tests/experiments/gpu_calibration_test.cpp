@@ -81,7 +81,7 @@ sim::Machine two_gpus() {
     return machine;
 }
 
-constexpr double power_of_second = 0.9, hidden_rate = 100e9, pause = 2e-3;
+constexpr double power_of_second = 0.9, pause = 2e-3;
 
 class SimulatedGpus : public GpuProbe {
 public:
@@ -125,14 +125,6 @@ public:
         return {{alone / std::min(1.0, clock), 0.01}, 1.7e9};
     }
 
-    HiddenMessages hidden_messages(const std::vector<std::int64_t>& message_bytes) override {
-        HiddenMessages found{{}, 4, 9000};
-        for (const auto bytes : message_bytes)
-            found.by_bytes[bytes] = {truth_.inside_host.latency_seconds + static_cast<double>(bytes) / hidden_rate,
-                                     0.01};
-        return found;
-    }
-
     std::optional<Timed> matrix_product() override { return Timed{600e12, 0.01}; }
 
     std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
@@ -166,7 +158,7 @@ public:
         return both;
     }
 
-    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string&, bool,
+    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string&,
                                           const std::vector<std::int64_t>& message_bytes) override {
         std::vector<TimedBusyLink> all;
         for (const auto bytes : message_bytes) {
@@ -322,8 +314,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     BOOST_TEST(found.split_kv.launch_seconds == 19e-6, boost::test_tools::tolerance(0.05));
     BOOST_TEST(found.split_kv.block_bytes_per_second == 80e9, boost::test_tools::tolerance(0.05));
     const auto over_nccl = sim::load_machine(beside(config.output.path, nccl_ending));
-    BOOST_TEST(over_nccl.inside_host.hidden.channels == 4);
-    BOOST_TEST(over_nccl.inside_host.hidden_rate(64 << 20) == hidden_rate, boost::test_tools::tolerance(0.05));
+    BOOST_TEST((over_nccl.inside_host.halves == sim::LinkCost::SmHoldStart::both_ready_backward));
     BOOST_TEST(found.rotate_memory_ratio == 8, boost::test_tools::tolerance(0.05));
     BOOST_TEST(found.rotate_back_memory_ratio == 2.5, boost::test_tools::tolerance(0.05));
     for (const auto& file : {std::filesystem::path(config.output.path), beside(config.output.path, nccl_ending),

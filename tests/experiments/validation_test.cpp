@@ -197,15 +197,14 @@ BOOST_AUTO_TEST_CASE(no_pass_from_2Ki_tokens_on_is_off_by_more_than_the_worst_na
 bool has_packings(const ScoredRing& ring) { return ring.record.starts_with("planned_"); }
 
 // Where compute decides, which is where README.md says how far off predictions are. It says so of packings of real
-// lengths on their own. Of the 16 passes over NCCL on two H100, measured on another host than the calibration, 14 do.
+// lengths on their own.
 BOOST_AUTO_TEST_CASE(nine_of_ten_passes_from_8Ki_tokens_on_keep_to_the_target_on_each_machine_file) {
     const auto groups = errors_by([](const ScoredRing& ring) {
         return ring.tokens_per_rank < 8192 || has_packings(ring) ? std::string() : ring.machine;
     });
     for (const auto& [name, errors] : groups) {
         const auto within = std::ranges::count_if(errors.model, [](double error) { return error <= target_error; });
-        const auto of_sixteen = name == "2xh100_calibrated_nccl" ? 14 : 0;
-        BOOST_TEST((of_sixteen > 0 ? within == of_sixteen : 10 * within >= 9 * std::ssize(errors.model)),
+        BOOST_TEST(10 * within >= 9 * std::ssize(errors.model),
                    name << ": " << within << " of " << errors.model.size());
     }
     BOOST_TEST(groups.size() == 8u);
@@ -343,8 +342,8 @@ BOOST_AUTO_TEST_CASE(results_readme_has_the_scores_and_margins_of_today) {
 BOOST_AUTO_TEST_CASE(the_readme_says_the_errors_of_today_beside_those_of_naive_guesses) {
     // In %. A better model may say less, none may say more; the text has one digit.
     const std::map<std::string, double> most_said{{"2xh200 copy", 1.8}, {"2xh200 nccl", 2.7}, {"4xh200 copy", 1.9},
-                                                  {"4xh200 nccl", 4.0}, {"2xh100 copy", 4.0}, {"2xh100 nccl", 5.5},
-                                                  {"4xh100 copy", 5.4}, {"4xh100 nccl", 4.7}};
+                                                  {"4xh200 nccl", 4.0}, {"2xh100 copy", 4.0}, {"2xh100 nccl", 4.4},
+                                                  {"4xh100 copy", 5.4}, {"4xh100 nccl", 3.7}};
     // Rings of 8Ki tokens alone: all predicted too short, which the naive guess makes up for.
     const std::string naive_is_better = "4xh100 copy";
     const std::map<std::string, std::string> named{

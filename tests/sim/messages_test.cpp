@@ -30,7 +30,7 @@ std::vector<std::int64_t> pieces_received(const Schedule& schedule) {
     return pieces;
 }
 
-/// Two GPUs whose messages are kernels of 8 blocks, or 2 where an attend hides them.
+/// Two GPUs whose messages are kernels of 8 blocks.
 Machine two_gpus_with_kernels() {
     Machine machine;
     machine.gpus_per_host = machine.nics_per_host = 2;
@@ -42,7 +42,6 @@ Machine two_gpus_with_kernels() {
     link.channels = {{std::numeric_limits<double>::infinity(), 8}};
     link.carrier = LinkCost::Carrier::kernels;
     link.sms_per_channel = 1;
-    link.hidden = {.channels = 2, .rates = {{std::numeric_limits<double>::infinity(), 20}}, .flop_per_byte = 10};
     return machine;
 }
 
@@ -77,48 +76,7 @@ BOOST_AUTO_TEST_CASE(a_message_of_a_whole_block_is_not_cut) {
     BOOST_TEST(is_split_by_heads(*ulysses, first_receive(*ulysses)));
 }
 
-BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
-    const auto schedule = message_schedule("ring", Pass::forward, 1024);
-    std::vector<layouts::Op> ops;
-    auto stream = schedule->ops(0);
-    while (const auto* op = stream.next()) ops.push_back(*op);
-    const auto send = std::ranges::find(ops, OpKind::send, &layouts::Op::kind);
-    const auto attend = std::find_if(send, ops.end(), [](const auto& op) { return op.kind == OpKind::attend; });
-    const auto flop_per_byte = schedule->flop(*attend) / static_cast<double>(send->bytes);
-    for (const auto least : {0.99 * flop_per_byte, 1.01 * flop_per_byte}) {
-        auto machine = two_gpus_with_kernels();
-        machine.inside_host.hidden.flop_per_byte = least;
-        PendingMessages messages(*schedule, machine, 2);
-        messages.read(0, *send, 0);
-        BOOST_TEST(messages.is_open(0));
-        messages.read(0, *attend, 2);
-        BOOST_TEST(!messages.is_open(0));
-        BOOST_TEST(messages.first(0, send->lane()).is_hidden == (least < flop_per_byte));
-    }
-    PendingMessages last(*schedule, two_gpus_with_kernels(), 2);
-    last.read(0, *send, 0);
-    last.read_all(0);
-    BOOST_TEST(!last.first(0, send->lane()).is_hidden);
-}
-
-BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_has_none) {
-    const auto schedule = message_schedule("ulysses", Pass::forward, 1024);
-    auto machine = two_gpus_with_kernels();
-    machine.inside_host.hidden.flop_per_byte = 1e-9;
-    PendingMessages messages(*schedule, machine, 2);
-    std::vector<layouts::Lane> lanes;
-    auto stream = schedule->ops(0);
-    const auto* op = stream.next();
-    for (layouts::OpIndex i = 0; op->kind != OpKind::attend; op = stream.next(), ++i) {
-        messages.read(0, *op, i);
-        if (op->transfers()) lanes.push_back(op->lane());
-    }
-    messages.read(0, *op, 0);
-    BOOST_TEST_REQUIRE(lanes.size() > 1u);
-    for (const auto lane : lanes) BOOST_TEST(!messages.first(0, lane).is_hidden);
-}
-
-BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
+BOOST_AUTO_TEST_CASE(pieces_take_longer) {
     auto machine = two_gpus_with_kernels();
     machine.inside_host.piece_seconds = 3e-6;
     machine.inside_host.pieces_bytes_per_second = 40e9;
@@ -131,9 +89,6 @@ BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
                layouts::to_picoseconds(2e-3 + 4 * 3e-6));
     // Numbers of a token beside its vectors: one piece is nearly all of it, and as quick as alone.
     BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 3}).whole() == layouts::to_picoseconds(1e-3 + 2 * 3e-6));
-    const auto hidden = cost.transfer(0, 1, bytes, {.is_hidden = true});
-    BOOST_TEST(hidden.whole() == layouts::to_picoseconds(4e-3));
-    BOOST_TEST(hidden.sms == 1);  // of 2 that it shares with one the other way
     BOOST_TEST(cost.transfer(0, 1, bytes).sms == 8);
 }
 
@@ -154,7 +109,6 @@ BOOST_AUTO_TEST_CASE(a_host_takes_longer_for_a_message_of_many_pieces) {
 // multiprocessors all the time, unless it begins when the send does.
 BOOST_AUTO_TEST_CASE(halves_that_begin_together_hold_nothing_while_one_waits) {
     auto machine = two_gpus_with_kernels();
-    machine.inside_host.hidden = {};
     machine.inside_host.piece_seconds = 1e-12;  // so that messages are looked at
     const auto schedule = message_schedule("ring", Pass::backward, 4096);
     SimOptions options;

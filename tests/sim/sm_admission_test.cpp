@@ -71,17 +71,6 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) 
     check(times.attended, 8 + 1.0 / 6);
 }
 
-// One that has time has the place of the one before it, which the attend's blocks did not get.
-BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
-    auto machine = twelve_sms(TransferStart::at_the_end);
-    constexpr auto no_bound = std::numeric_limits<double>::infinity();
-    machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_per_byte = 1e-9};
-    const auto times = times_of(machine);
-    check(times.posted, 1);
-    check(times.begin, 1);
-    check(times.attended, 8 + 2.0 / 6);
-}
-
 // Ten SMs take three turns for what twelve do in two: while 2 are held, for 1 us from the beginning and for
 // 1 us behind the first work tile, the attend runs at 2/3 of its speed.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_a_work_tile_and_attends_beside_them_take_whole_turns) {

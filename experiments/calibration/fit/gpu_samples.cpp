@@ -57,12 +57,6 @@ void for_each_sample_column(Samples& all, Visit visit) {
         "clock", "Hz", "of the multiprocessors, on average; 0: not known",
         [](auto& sample) -> auto& { return sample.clock_hertz; });
     visit(
-        "blocks", "1", "thread blocks of the kernel of a hidden message",
-        [](auto& sample) -> auto& { return sample.blocks; });
-    visit(
-        "flop_a_byte", "FLOP/B", "that a hidden message has beside it",
-        [](auto& sample) -> auto& { return sample.flop_per_byte; });
-    visit(
         "head_dim", "1", "of another kernel; 0: of the machine's own",
         [](auto& sample) -> auto& { return sample.head_dim; });
     visit(

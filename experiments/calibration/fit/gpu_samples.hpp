@@ -21,9 +21,6 @@ struct GpuSample {
     /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel_without_rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
-    /// - "hidden": an NCCL message in only `blocks` thread blocks, as messages have behind attends of at least
-    ///   `flop_per_byte` FLOP a byte; timed with no attend beside it
-    /// - "hidden_beside": such messages beside attends ("message"), and those attends "alone" and "beside" them
     /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
     std::string kind = "";
@@ -38,7 +35,6 @@ struct GpuSample {
     double seconds = 0, spread = 0;  ///< median, and distance of the quartiles over it
     double posted = 0, begin = 0;    ///< of an operation: since the start of the pass
     double clock_hertz = 0;          ///< of what is sustained; 0: not known
-    double blocks = 0, flop_per_byte = 0;
     std::int64_t head_dim = 0, value_dim = 0;  ///< 0: those of all
     double soft_cap = 0;                       ///< 0: none
 };

@@ -120,35 +120,6 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
     m.backward.transfer_start = TransferStart::as_work_tiles_end;
 }
 
-/// Fits hidden messages: a rate for each range of sizes. Neighbouring sizes with about the same rate share a range.
-void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
-    auto& link = fitted.machine.inside_host;
-    constexpr double alike = 1.2;
-    double last_bytes = 0;
-    auto hidden = samples.of("hidden");
-    std::ranges::sort(hidden, {}, &GpuSample::bytes);
-    for (const auto* sample : hidden) {
-        const auto bytes = static_cast<double>(sample->bytes);
-        constexpr double tiny = 1 << 20;  // a smaller message's time is latency only
-        if (bytes < tiny) continue;
-        const auto rate = bytes / std::max(sample->seconds / 2, sample->seconds - link.latency_seconds) * 1e-9;
-        auto& rates = link.hidden.rates;
-        if (!rates.empty()) rates.back().up_to_bytes = std::sqrt(last_bytes * bytes);
-        last_bytes = bytes;
-        if (!rates.empty() && std::max(rate, rates.back().value) < alike * std::min(rate, rates.back().value))
-            rates.back() = {std::numeric_limits<double>::infinity(), (rates.back().value + rate) / 2};
-        else
-            rates.push_back({std::numeric_limits<double>::infinity(), rate});
-        link.hidden.channels = sample->blocks;
-        link.hidden.flop_per_byte = sample->flop_per_byte;
-    }
-    if (link.hidden.channels == 0) return;
-    link.halves = sim::LinkCost::SmHoldStart::both_ready_backward;
-    fitted.sources["hidden_messages"] = "the transport";
-    fitted.sources["hidden_messages.gigabytes_per_second"] =
-        "measured: messages in kernels of so many blocks, a kernel for each direction, beside nothing";
-}
-
 /// Fits what a message of several pieces takes in addition to a message of one piece.
 void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
     auto& link = fitted.machine.inside_host;
@@ -272,7 +243,7 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
     require(alone > 0 && !shares.empty(), "the samples hold no attends beside messages over {}", transport);
     fit_kernels_of_links(fitted, std::max(0.0, median(std::move(shares))), messages_over(passes, "copy", false),
                          samples.kernels);
-    fit_hidden(fitted, samples);
+    fitted.machine.inside_host.halves = sim::LinkCost::SmHoldStart::both_ready_backward;
     fit_pieces(fitted, passes);
 }
 

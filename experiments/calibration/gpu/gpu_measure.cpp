@@ -133,7 +133,6 @@ public:
                     steps.push_back({fmt::format("messages over {}: {}, {} tokens", transport, algorithm, tokens),
                                      [=, this] { time_passes(spot, algorithm, transport); }});
                 }
-            if (transport == "nccl") steps.push_back({"messages that attends hide", [this] { time_hidden(); }});
             // Many short runs, because the host's time of a transfer varies more from run to run than within a run.
             for (const std::int64_t tokens : {16, 64, 256})
                 for (const auto* algorithm : {"all-gather", "pull", "joined-ring", "bidirectional"}) {
@@ -257,30 +256,6 @@ private:
             all_.samples.push_back({.kind = "product", .seconds = found->median, .spread = found->spread});
     }
 
-    void time_hidden() {
-        constexpr std::int64_t mebibyte = 1 << 20;
-        const auto found = probe_.hidden_messages(
-            {mebibyte / 4, mebibyte, 4 * mebibyte, 16 * mebibyte, 64 * mebibyte, 256 * mebibyte});
-        for (const auto& [bytes, timed] : found.by_bytes)
-            all_.samples.push_back({.kind = "hidden",
-                                    .transport = "nccl",
-                                    .ranks = all_.gpus,
-                                    .bytes = bytes,
-                                    .seconds = timed.median,
-                                    .spread = timed.spread,
-                                    .blocks = static_cast<double>(found.blocks),
-                                    .flop_per_byte = found.flop_per_byte});
-        // Messages beside backward attends, whose thread blocks end now and then and so leave SMs to messages.
-        const Spot spot{"causal", "contiguous", 1, 0, 0, largest_tokens()};
-        for (const auto& one : probe_.busy_links(*plan(spot), "backward_block", "nccl", true, {64 * mebibyte}))
-            for (const auto& [call, timed] :
-                 {std::pair("message", one.message), {"alone", one.call_alone}, {"beside", one.call_beside}}) {
-                auto& added = all_.samples.emplace_back(sample(spot, "hidden_beside", call, timed));
-                added.transport = "nccl";
-                added.bytes = one.bytes;
-            }
-    }
-
     void time_passes(const Spot& spot, const std::string& algorithm, const std::string& transport) {
         const auto whole = plan(spot, algorithm);
         const auto both = probe_.passes(*whole, transport);
@@ -307,7 +282,7 @@ private:
     void time_busy(const std::string& transport) {
         const Spot spot{"causal", "contiguous", 1, 0, 0, largest_tokens()};
         constexpr std::int64_t mebibyte = 1 << 20;
-        for (const auto& one : probe_.busy_links(*plan(spot), "forward_carried", transport, false,
+        for (const auto& one : probe_.busy_links(*plan(spot), "forward_carried", transport,
                                                  {2 * mebibyte, 8 * mebibyte, 32 * mebibyte, 128 * mebibyte}))
             for (const auto& [kind, timed] :
                  {std::pair("message", one.message), {"alone", one.call_alone}, {"beside", one.call_beside}}) {

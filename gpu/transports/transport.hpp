@@ -167,7 +167,6 @@ constexpr double overlapping_flop_per_byte = 17500;
 
 /// Whether the attend that runs while a message travels takes longer than the message would at a tenth of the rate of a
 /// GPU's links. Then the message may use few SMs.
-/// The cost model calls such a message hidden (hidden_messages, sim/README.md).
 bool is_overlapped(const layouts::Instruction& instruction);
 
 /// Version of the NCCL library that is loaded, "2.28.3"; "none" in a program built without it.

@@ -4,7 +4,6 @@
 #include "experiments/record/provenance/provenance.hpp"
 #include "sim/machine/machine.hpp"
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>

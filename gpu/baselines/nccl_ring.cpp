@@ -56,10 +56,11 @@ private:
     std::vector<void*> memory_;
 };
 
-/// A communicator of all devices whose kernels have few blocks, and which knows memory of each.
-class FewBlocks {
+/// A communicator of all devices whose kernels have at most `most_blocks` thread blocks, and which knows memory of
+/// each.
+class LimitedBlocks {
 public:
-    FewBlocks(int devices, int most_blocks, std::shared_ptr<const KnownMemory> memory)
+    LimitedBlocks(int devices, int most_blocks, std::shared_ptr<const KnownMemory> memory)
         : memory_(std::move(memory)), handles_(static_cast<std::size_t>(devices)), registrations_(handles_.size()) {
         ncclUniqueId id;
         require_success(ncclGetUniqueId(&id), "starting up");
@@ -78,13 +79,13 @@ public:
                                              &registrations_[device]),
                             "registering memory");
     }
-    ~FewBlocks() {
+    ~LimitedBlocks() {
         for (std::size_t device = 0; device < handles_.size(); ++device)
             ncclCommDeregister(handles_[device], registrations_[device]);
         for (const auto handle : handles_) ncclCommDestroy(handle);
     }
-    FewBlocks(const FewBlocks&) = delete;
-    FewBlocks& operator=(const FewBlocks&) = delete;
+    LimitedBlocks(const LimitedBlocks&) = delete;
+    LimitedBlocks& operator=(const LimitedBlocks&) = delete;
 
     ncclComm_t operator[](int device) const { return handles_[static_cast<std::size_t>(device)]; }
 
@@ -100,10 +101,10 @@ std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(i
                                                                                int most_blocks) {
     const auto size = static_cast<std::size_t>(bytes);
     const auto memory = std::make_shared<const KnownMemory>(devices, 2 * size);  // what is sent, then what is received
-    std::map<NcclDirection, std::shared_ptr<const FewBlocks>> communicators;
+    std::map<NcclDirection, std::shared_ptr<const LimitedBlocks>> communicators;
     for (int device = 0; device < devices; ++device) {
         auto& one = communicators[nccl_direction(device, (device + 1) % devices)];
-        if (!one) one = std::make_shared<const FewBlocks>(devices, most_blocks, memory);
+        if (!one) one = std::make_shared<const LimitedBlocks>(devices, most_blocks, memory);
     }
     return [=](int count, const std::vector<TwoStreams>& streams) {
         for (int i = 0; i < count; ++i) {

@@ -2,8 +2,6 @@
 
 #include "layouts/program/arrival_order.hpp"
 
-#include <algorithm>
-
 namespace ringlab::sim {
 
 using layouts::OpKind;

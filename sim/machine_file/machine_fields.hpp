@@ -73,7 +73,8 @@ public:
             const auto names = {"at once", "as work tiles end", "at the end"};
             fields_.choice("sm_admission.forward", m.forward.transfer_start, names);
             fields_.choice("sm_admission.backward", m.backward.transfer_start, names);
-            fields_.choice("sm_admission.halves", m.inside_host.halves, {"apart", "together, backward"});
+            if (fields_.given("sm_admission.halves"))
+                fields_.choice("sm_admission.halves", m.inside_host.halves, {"apart", "together, backward"});
         }
         if (fields_.section("pieces", m.inside_host.piece_seconds > 0)) prices("", "pieces", m.inside_host);
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))

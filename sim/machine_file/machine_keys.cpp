@@ -80,7 +80,6 @@ std::string unit_of(std::string_view key) {
                                     {"gigabytes", "GB"},
                                     {"megabytes", "MB"},
                                     {"teraflops", "TFLOP/s"},
-                                    {"flop_a_byte", "FLOP/byte"},
                                     {"memory_ratio", "bytes of memory traffic per byte"},
                                     {"percent", "%"}})
         if (key.ends_with(end)) return unit;

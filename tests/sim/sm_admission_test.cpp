@@ -2,7 +2,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include <limits>
 
 namespace ringlab::sim {
 namespace {

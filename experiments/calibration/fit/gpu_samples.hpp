@@ -21,6 +21,7 @@ struct GpuSample {
     /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel_without_rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
+    /// - "hidden", "hidden_beside", with columns blocks and flop_a_byte: in earlier records; not read
     /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
     std::string kind = "";

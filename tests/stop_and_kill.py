@@ -106,17 +106,22 @@ def rank_of(pid):
     return variables.get("OMPI_COMM_WORLD_RANK")
 
 
+def is_of(line, launcher):
+    """Whether the launcher said it: [HOST:NUMBER], of at least five digits."""
+    return f":{launcher:05}]" in line
+
+
 def crashed(text, launcher):
     """Whether a rank did. The launcher may: PMIx 4 in Open MPI 4's mpiexec does now and then when it ends processes, after
     they have ended, and says so in lines that begin with its number."""
-    text = "\n".join(line for line in text.splitlines() if f":{launcher}]" not in line)
+    text = "\n".join(line for line in text.splitlines() if not is_of(line, launcher))
     return any(sign in text for sign in ("signal 11", "signal 6", "Segmentation", "Signal: Aborted"))
 
 
 def launcher_hangs(text, launcher):
     """Whether it lost a rank that was killed while it called the launcher back: PMIx 4 then says so and waits for ever,
     with all ranks ended."""
-    return any(f":{launcher}]" in line and "PMIX ERROR: UNREACHABLE" in line for line in text.splitlines())
+    return any(is_of(line, launcher) and "PMIX ERROR: UNREACHABLE" in line for line in text.splitlines())
 
 
 def trial(options, command, program, what, moment, rng):

@@ -161,6 +161,7 @@ private:
         for (const auto& name : optional_)
             if (key.starts_with(name + ".") && name.size() > around.size()) around = name;
         if (around.empty() || file_.at_path(around)) return "required";
+        if (key == "sm_admission.halves") return "derived: apart";  // older files have it elsewhere, or not at all
         return fmt::format("optional, with all of [{}]", around);
     }
 

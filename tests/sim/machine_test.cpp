@@ -81,6 +81,14 @@ BOOST_AUTO_TEST_CASE(keys_by_their_old_names_are_read) {
     BOOST_TEST(error_of(both).find("unknown key 'attention.forward.item'") != std::string::npos, error_of(both));
 }
 
+// Files of older calibrations had `halves` in [hidden_messages], a section that is ignored today.
+BOOST_AUTO_TEST_CASE(halves_of_messages_may_be_left_out) {
+    const auto text = text_of("4xh100_calibrated_nccl");
+    const auto old = replaced(text, "\nhalves = \"together, backward\"", "\n\n[hidden_messages]\nchannels = 4");
+    BOOST_TEST((parse_machine(text, "a.toml").inside_host.halves == LinkCost::SmHoldStart::both_ready_backward));
+    BOOST_TEST((parse_machine(old, "a.toml").inside_host.halves == LinkCost::SmHoldStart::apart));
+}
+
 BOOST_DATA_TEST_CASE(every_shipped_machine_loads_with_a_source_for_every_figure, data::make(names), name) {
     const auto machine = load_machine(machines / (std::string(name) + ".toml"));
     BOOST_TEST(!machine.name.empty());

@@ -132,7 +132,8 @@ Layout make_layout_of(const std::string& spec, std::int64_t tokens, const Mask* 
         tokens, spec, ranks, granularity, (tokens + granularity - 1) / granularity * granularity);
     const auto parsed = Spec::parse(spec);
     const auto& factory = layouts().find(parsed.name).factory;
-    require(factory.make || mask, "layout {} depends on a mask, and none is given", spec);
+    require(factory.make || mask,
+            "layout {} follows the mask, and none is given; give that of the attention, as causal", spec);
     auto layout =
         factory.make ? factory.make(parsed.arguments, tokens, ranks) : factory.make_for(parsed.arguments, *mask, ranks);
     require(layout.ranks() == ranks, "layout {} has {} ranks, asked for {}", spec, layout.ranks(), ranks);

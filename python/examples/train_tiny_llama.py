@@ -56,7 +56,7 @@ def main():
     for step, (ids, cu_seqlens) in zip(range(options.steps), sequences(tokens)):
         # 1. The whole sequence's labels and positions, then this rank's part of everything.
         labels = next_token_labels(ids, cu_seqlens=cu_seqlens)
-        where = {"layout": options.layout, "cu_seqlens": cu_seqlens}
+        where = {"mask": "causal", "layout": options.layout, "cu_seqlens": cu_seqlens}
         own_ids, own_labels = shard(ids, **where).to(device), shard(labels, **where)
         own_positions = positions(tokens, documents=True, **where)[None].to(device)
         weights, own_labels = loss_weights(own_labels).to(device), own_labels.to(device)

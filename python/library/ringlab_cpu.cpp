@@ -276,6 +276,18 @@ ringlab_status ringlab_positions(const ringlab_choices* choices, int rank, int b
     });
 }
 
+ringlab_status ringlab_visible(const ringlab_choices* choices, const int64_t* queries, const int64_t* keys,
+                               int64_t count, uint8_t* visible) {
+    return guarded(RINGLAB_REFUSED, [&] {
+        const auto mask = mask_from(*choices);
+        for (std::int64_t i = 0; i < count; ++i) {
+            require(0 <= std::min(queries[i], keys[i]) && std::max(queries[i], keys[i]) < mask.tokens(),
+                    "pair {}, {} is not of {} tokens", queries[i], keys[i], mask.tokens());
+            visible[i] = mask.visible(queries[i], keys[i]);
+        }
+    });
+}
+
 ringlab_status ringlab_plan_create(const ringlab_problem* problem, const ringlab_choices* choices,
                                    ringlab_plan** plan) {
     return guarded(RINGLAB_REFUSED, [&] { *plan = std::make_unique<ringlab_plan>(*problem, *choices).release(); });

@@ -49,7 +49,8 @@ typedef struct {
     int32_t dtype;   /* ringlab_dtype */
 } ringlab_problem;
 
-/* Names as the programs take them. The mask is of the first `mask_tokens` tokens; those behind are padding. */
+/* Names as the programs take them. The mask is of the first `mask_tokens` tokens; those behind are padding. An empty
+ * mask is "full", and refused by layouts that follow the mask. */
 typedef struct {
     const char* mask;
     const char* layout;
@@ -65,6 +66,11 @@ ringlab_status ringlab_granularity(const char* layout, int ranks, int64_t* multi
  * Writes at most `capacity` of them, and their number to `count`. The schedule is not read. */
 ringlab_status ringlab_positions(const ringlab_choices* choices, int rank, int by_document, int64_t* positions,
                                  int64_t capacity, int64_t* count);
+
+/* Sets visible[i] to 1 if row queries[i] sees key keys[i] under the mask, else to 0; `count` pairs of global positions.
+ * Layout, schedule and ranks are not read. */
+ringlab_status ringlab_visible(const ringlab_choices* choices, const int64_t* queries, const int64_t* keys,
+                               int64_t count, uint8_t* visible);
 
 typedef struct ringlab_plan ringlab_plan;
 ringlab_status ringlab_plan_create(const ringlab_problem* problem, const ringlab_choices* choices, ringlab_plan** plan);

@@ -23,12 +23,13 @@ layouts::Mask mask_from(const ringlab_choices& choices) {
     require(0 < choices.mask_tokens && choices.mask_tokens <= choices.tokens,
             "the mask is of {} tokens, the sequence has {}; it must have at least as many", choices.mask_tokens,
             choices.tokens);
-    return layouts::pad(layouts::make_mask(choices.mask, choices.mask_tokens), choices.tokens);
+    return layouts::pad(layouts::make_mask(*choices.mask ? choices.mask : "full", choices.mask_tokens), choices.tokens);
 }
 
 layouts::Layout layout_from(const ringlab_choices& choices, const layouts::Mask& mask) {
     require(choices.ranks > 0, "the ring has {} ranks; it must have at least 1", choices.ranks);
-    return layouts::make_layout(choices.layout, mask, choices.ranks);
+    return *choices.mask ? layouts::make_layout(choices.layout, mask, choices.ranks)
+                         : layouts::make_layout(choices.layout, choices.tokens, choices.ranks);
 }
 
 void require_rank(int rank, int ranks) {

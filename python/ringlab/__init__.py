@@ -33,10 +33,10 @@ def granularity(layout, ranks):
     return _library.granularity(layout, ranks)
 
 
-def positions(tokens, *, layout, ranks, rank, mask="full", documents=False):
+def positions(tokens, *, layout, ranks, rank, mask="", documents=False):
     """Global positions of a rank's tokens in its local order; with `documents` each one's place in its document.
 
-    `mask` matters to the layouts that depend on it, and to what a document is. Raises Refused.
+    `mask` is needed by the layouts that follow it, and by documents. Raises Refused.
     """
     return list(_library.positions(_library.choices(mask, layout, "ring", tokens, tokens, ranks), rank, documents))
 

@@ -65,6 +65,7 @@ SIGNATURES = {
     "ringlab_name": [c_int, c_int, POINTER(c_char_p), POINTER(c_char_p), POINTER(c_char_p)],
     "ringlab_granularity": [c_char_p, c_int, POINTER(c_int64)],
     "ringlab_positions": [POINTER(Choices), c_int, c_int, c_void_p, c_int64, POINTER(c_int64)],
+    "ringlab_visible": [POINTER(Choices), c_void_p, c_void_p, c_int64, c_void_p],
     "ringlab_plan_create": [POINTER(Problem), POINTER(Choices), POINTER(c_void_p)],
     "ringlab_ring_create": [POINTER(Transport), c_int, c_int, c_double, POINTER(c_void_p)],
     "ringlab_forward": [c_void_p, c_void_p, c_char_p, c_void_p, c_void_p, c_void_p],

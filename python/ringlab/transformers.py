@@ -1,78 +1,332 @@
-"""Context-parallel attention in models of Hugging Face's transformers, by two lines:
+"""Context-parallel attention in models of Hugging Face's transformers:
 
     import ringlab.transformers
     ringlab.transformers.use(model, layout="zigzag", schedule="ring", group=mesh["cp"])
 
-Every rank then gives the model its shard of the sequence and the positions of these tokens, as ringlab.torch has them:
-
-    where = dict(layout="zigzag", group=mesh["cp"], cu_seqlens=cu_seqlens)
-    model(input_ids=shard(ids, **where), position_ids=positions(tokens, documents=True, **where)[None],
-          cu_seqlens=cu_seqlens)
-
-cu_seqlens are those of the whole sequence: a shard's own position ids would show a border wherever its tokens are no
-neighbours. Without packed documents leave it out.
+Every rank then calls the model with its shard of the sequence, as python/README.md shows. What is not proved to be what
+the model computes on one process is refused, on every rank: use() takes FAMILIES, which the tests compare; each call
+compares the mask that transformers hands over with the named one, and position_ids with positions().
 """
 
-from transformers import AttentionInterface, AttentionMaskInterface
+import inspect
+import threading
+import types
+from ctypes import byref
 
+import torch
+import torch.distributed as dist
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from ringlab import _library
 from ringlab._library import Refused
-from ringlab.torch import _ring, ring_attention
+from ringlab.torch import _op, _ring, ring_attention
+from ringlab.transformers_proof import verify
+
+__all__ = ["FAMILIES", "use", "verify"]
 
 _NAME = "ringlab"
 
-# What models hand on that attention has no use for, or that must have the value here.
-_IGNORED = {"position_ids", "cache_position", "num_items_in_batch", "use_cache", "position_bias"}
-_MUST_BE = {"is_causal": (None, True), "output_attentions": (None, False), "output_hidden_states": (None, False, True)}
+UNSHIFTED = ("ForMaskedLM", "ForTokenClassification")  # by model.loss_type, whose labels are of the tokens themselves
+
+# By config.model_type, the classes that tests/ranks/test_transformers.py compares with transformers' own attention; and,
+# for models of next tokens, the model below.
+FAMILIES = {
+    "apertus": "ApertusForCausalLM", "arcee": "ArceeForCausalLM",
+    "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "exaone4": "Exaone4ForCausalLM",
+    "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+    "glm4": "Glm4ForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM", "gpt_oss": "GptOssForCausalLM", "granite": "GraniteForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM", "modernbert": "ModernBertForMaskedLM", "nemotron": "NemotronForCausalLM",
+    "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "seed_oss": "SeedOssForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM", "stablelm": "StableLmForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+}
 
 
-def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None):
+def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None, unverified=False):
     """From now on the model's attention runs over the ranks of `group`; names as ring_attention() takes them.
 
-    Sliding windows (joined to the mask), soft caps, sinks and dropout of the model are obeyed. Padding by a 2D
-    attention_mask, a KV cache, and keywords that nobody here knows are refused.
+    mask: the model's own, "full" for an encoder; windows and chunks of layers are joined to it. Soft caps, sinks and
+    dropout of the model are obeyed. A call of the model may have cu_seqlens, those of the whole sequence; its
+    position_ids are compared with positions(), for which the host waits for the device, or made if there are none. Its
+    loss is this rank's part, to be summed over the ranks: it is given shift_labels=shard(next_token_labels(ids)) and
+    num_items_in_batch, the tokens in the loss of all ranks.
+
+    unverified: takes a model of no FAMILIES too. Raises Refused, here or when the model is called.
     """
-    # By name, so that the model can still be copied and saved.
-    options = {"mask": mask, "layout": layout, "schedule": schedule, "group": _ring.group_name(group)}
-    for module in model.modules():
-        module.ringlab = options
-    model.set_attn_implementation(_NAME)
+    group = _ring.group_name(group)
+    inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    refusal = "model is none of transformers" if inner is None else _unsuitable(inner, unverified)
+    if not refusal:
+        inner.set_attn_implementation(_NAME)
+        if inner.config._attn_implementation != _NAME:
+            refusal = (f"the code of {type(inner).__name__} does not take transformers' attention interface: every rank "
+                       "would attend to its own shard")
+    if refusal:
+        _ring.refuse(group, refusal)
+    # By name, and hooks that know no model, so that the model can still be copied and saved.
+    inner.ringlab = {"mask": mask, "layout": layout, "schedule": schedule, "group": group}
+    if _before not in inner._forward_pre_hooks.values():
+        inner.register_forward_pre_hook(_before, with_kwargs=True)
+        inner.register_forward_hook(_after)
 
 
-def _attention(module, query, key, value, attention_mask, *, scaling=None, dropout=0.0, sliding_window=None,
-               softcap=None, s_aux=None, cu_seqlens=None, **others):
-    options = dict(module.ringlab)
+def _unsuitable(model, unverified):
+    """Why a ring would not compute what the model does, in one line; empty if nothing is known."""
+    name, config, modules = type(model).__name__, model.config, list(model.modules())
+    if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
+        return f"{name} has cross attention; ringlab computes self-attention alone"
+    layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}
+    beside = [type(module).__name__ for module in modules if isinstance(module, (torch.nn.Conv1d, torch.nn.RNNBase))
+              or any(part in type(module).__name__ for part in ("Mamba", "DeltaNet", "Rwkv", "Recurrent", "Mixer"))]
+    if layers or beside:
+        return f"{name} has layers of '{[*layers, *beside][0]}', which mix tokens beside attention: they would see a shard alone"
+    if ropes := _rope_types(getattr(config, "rope_parameters", None)) - {"default", "linear", "llama3", "yarn"}:
+        return f"{name} has rope_type '{ropes.pop()}', which may go by the longest position: that of a shard differs"
+    if getattr(config, "attn_temperature_tuning", False):
+        return f"{name} has attn_temperature_tuning, a temperature by places in the shard"
+    proved = FAMILIES.get(config.model_type, "")
+    if unverified or type(model).__module__.startswith("transformers.models.") and (
+            name == proved or model.base_model is model and proved and not proved.endswith("ForMaskedLM")):
+        return ""
+    return (f"{name} ({config.model_type}) is none of ringlab.transformers.FAMILIES, which are proved; compare it by "
+            "ringlab.transformers.verify(model, ...), then call use(..., unverified=True)")
+
+
+def _rope_types(parameters):
+    if not isinstance(parameters, dict):
+        return set()
+    return {parameters.get("rope_type") or "default"}.union(*map(_rope_types, parameters.values()))
+
+
+# ---- A call of the model ----
+
+
+class _Call:
+    """What a call of the model means in all of its layers."""
+
+    def __init__(self, options, cu_seqlens, tokens):
+        self.options, self.cu_seqlens, self.tokens = options, cu_seqlens, tokens  # tokens: of the whole sequence
+        self.attended = False
+
+    def positions(self, ring, mask):
+        spec, mask_tokens = _op.joined_mask(mask, self.cu_seqlens)
+        chosen = _library.choices(spec, self.options["layout"], "", self.tokens, mask_tokens or self.tokens, ring.size)
+        return _library.positions(chosen, ring.rank, "documents" in spec)
+
+
+_current = threading.local()  # .call: the one that is under way
+
+
+@torch.compiler.disable
+def _before(model, arguments, named):
+    options, _current.call = model.ringlab, None
+    if model.config._attn_implementation != _NAME:
+        return None
+    named = {**dict(zip(inspect.signature(model.forward).parameters, arguments)), **named}
+    group, cu_seqlens = options["group"], named.pop("cu_seqlens", None)
+    ring = _ring.ring_of(group)
+    given = named["inputs_embeds"] if named.get("input_ids") is None else named["input_ids"]
+    share = given.shape[1]
+    is_even = not options["layout"].startswith("file:")
+    _current.call = _Call(options, cu_seqlens, share * ring.size if is_even else sum(
+        int(other) for other in ring.tell_all(b"%d" % share)))
     try:
-        _check(query, key, attention_mask, others)
+        if group == _ring.ALONE and dist.is_initialized():
+            raise Refused("use() was called before the process group was made; call it afterwards")
+        for name in ("output_attentions", "output_router_logits"):
+            if named.get(name) or named.get(name) is None and getattr(model.config, name, False):
+                raise Refused(f"{name} is True; with ringlab it must be False: a ring has no matrix of weights, and a "
+                              "router's loss would be of the shard alone")
+        _check_labels(model, named, ring)
+        own = torch.frombuffer(_current.call.positions(ring, options["mask"]), dtype=torch.int64).clone()
+        if len(own) != share:
+            raise Refused(f"this rank's shard has {share} tokens; layout {options['layout']} gives it {len(own)}")
+        named["position_ids"] = _positions(named.get("position_ids"), own, options, given.device)
     except Refused as error:
-        _ring.refuse(options["group"], error)
-    if sliding_window is not None:
-        options["mask"] += f"+window:{sliding_window - 1},0"
-    o = ring_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling,
-                       soft_cap=softcap, sinks=s_aux, dropout=dropout, cu_seqlens=cu_seqlens, **options)
+        _ring.refuse(group, error)
+    return (), named
+
+
+def _check_labels(model, named, ring):
+    labels, shifted = named.get("labels"), named.get("shift_labels")
+    if labels is None and shifted is None or ring.size == 1:
+        return
+    if shifted is None and model.loss_type not in UNSHIFTED:
+        raise Refused("the model would shift labels= inside the shard; give shift_labels=shard(next_token_labels(ids), ...)")
+    if named.get("num_items_in_batch") is None:
+        raise Refused("the model's loss would be a mean over the shard; give num_items_in_batch, the tokens in the loss of "
+                      "all ranks, whose losses then add up to the mean")
+    if labels is None:
+        named["labels"] = shifted  # without them models compute no loss
+
+
+def _positions(given, own, options, device):
+    if given is None:
+        return own[None].to(device)
+    theirs = given.cpu().expand(*given.shape[:-1], len(own)) if given.shape[-1] in (1, len(own)) else None
+    if theirs is None or not torch.equal(theirs, own.expand_as(theirs)):
+        raise Refused(f"position_ids are {given.flatten()[:5].tolist()}, ... ({given.shape[-1]}); layout "
+                      f"{options['layout']} gives this rank {own[:5].tolist()}, ... ({len(own)}): give those of positions(), "
+                      "with documents=True for packed documents, or none")
+    return given
+
+
+@torch.compiler.disable
+def _after(model, *_):
+    call, _current.call = getattr(_current, "call", None), None
+    if call is not None and not call.attended:
+        _ring.refuse(call.options["group"], "no layer took ringlab's attention: every rank attended to its own shard")
+
+
+# ---- Masks ----
+
+
+class _Mask:
+    """What layers get as attention_mask: the name of a mask that was compared with the model's own, or why there is none,
+    which matters only if a layer takes it."""
+
+    def __init__(self, call, name, refusal=""):
+        self.call, self.name, self.refusal = call, name, refusal
+
+
+@torch.compiler.disable
+def _mask_of_layers(*_, kv_length=None, q_length=None, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+                    local_size=None, **__):
+    """The registered mask function. Layers get masks of several kinds, each by a call of it."""
+    call = getattr(_current, "call", None)
+    if call is None:
+        raise Refused("a part of the model is called alone; call the model that use() was given")
+    try:
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise Refused("attention_mask hides padding; with ringlab padding is behind the last of cu_seqlens, or named "
+                          "in the mask: use(model, mask=\"causal+valid:0-1000\")")
+        if q_length not in (None, kv_length) or int(q_offset) or int(kv_offset):
+            raise Refused(f"there are {kv_length} keys for {q_length} queries on this rank; a KV cache is not supported: "
+                          "call the model with use_cache=False")
+        return _Mask(call, _name_of(mask_function, local_size, call))
+    except Refused as error:
+        return _Mask(call, "", str(error))
+
+
+_names = {}  # of masks that were compared, by all that they depend on
+
+
+def _name_of(function, local_size, call):
+    """The name of a model's mask: the one that use() was given, joined with a window or chunks of `local_size` tokens."""
+    function, made_of = _over_the_sequence(function)
+    named = call.options["mask"]
+    key = made_of, local_size, named, call.tokens
+    if key not in _names:
+        # What a user may add: documents and padding are told to ringlab, not to transformers.
+        bare = "+".join(term for term in named.split("+") if not term.startswith(("documents:", "valid:"))) or "full"
+        size = local_size or 1
+        more = (f"+window:{size - 1},0", f"+window:{size},{size}", f"+chunks:{size}") if local_size else ()
+        pairs = {}
+        for joined in ("", *more):
+            pairs[joined] = _first_difference(function, bare + joined, call.tokens, size)
+            if pairs[joined] is None:
+                break
+        else:
+            query, key, sees = pairs[""]
+            raise Refused(f"in the model token {query} {'sees' if sees else 'does not see'} token {key}, under the mask "
+                          f"{bare} it does{' not' if sees else ''}; name the model's mask, as use(model, mask=\"full\")")
+        if len(_names) >= _op.MOST_MEANINGS:
+            _names.clear()
+        _names[key] = named + joined
+    if (name := _names[key]) != named:
+        ring = _ring.ring_of(call.options["group"])
+        if bytes(call.positions(ring, name)) != bytes(call.positions(ring, named)):
+            raise Refused(f"layout {call.options['layout']} follows the mask, and a layer has {name} where use() was given "
+                          f"{named}; choose a layout that all masks share, as zigzag")
+    return name
+
+
+class _At:
+    """Stands for a tensor of (batch, tokens of the shard), of which `at` makes what it has at any places."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __getitem__(self, index):
+        return self.at(index[1])
+
+
+# What transformers makes of a shard's positions and padding. Both are compared elsewhere; documents are told by cu_seqlens.
+_OF_THE_SHARD = {"position_ids": _At(lambda places: places), "packed_sequence_mask": _At(torch.zeros_like),
+                 "left_padding": torch.zeros(1, dtype=torch.int64)}
+
+
+def _over_the_sequence(function):
+    """A mask function of transformers as it is over the whole sequence, and what it is made of, to compare by."""
+    if not isinstance(function, types.FunctionType):
+        raise Refused(f"the model's mask is {function!r}; ringlab can look into functions alone")
+    cells, made_of = [], [function.__code__]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        value = part = cell.cell_contents
+        if name in _OF_THE_SHARD and function.__module__ == "transformers.masking_utils":
+            value, part = _OF_THE_SHARD[name], name
+        elif isinstance(value, tuple):
+            value, part = zip(*map(_over_the_sequence, value))
+        elif callable(value):
+            value, part = _over_the_sequence(value)
+        elif not isinstance(value, (int, float, str, type(None))):
+            raise Refused(f"the model's mask goes by '{name}', a {type(value).__name__} of the shard's own tokens; ringlab "
+                          "takes masks that go by positions alone")
+        cells.append(types.CellType(value))
+        made_of.append(part)
+    return types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
+                              tuple(cells)), tuple(made_of)
+
+
+def _first_difference(function, name, tokens, local_size):
+    """(query, key, whether the function shows it) where it and a named mask differ; None if they seem to be equal. Compared
+    are whole rows, at ends, at borders of windows and chunks and at random, and of all rows the keys about such borders."""
+    chosen, every = _library.choices(name, "", "", tokens, tokens, 1), torch.arange(tokens)
+    places = (border + step for border in (0, local_size, 2 * local_size, tokens // 2, tokens) for step in (-1, 0, 1))
+    drawn = torch.randint(tokens, (8,), generator=torch.Generator().manual_seed(0)).tolist()
+    rows = sorted({row for row in (*places, *drawn) if 0 <= row < tokens})
+    steps = sorted({border + step for border in (-local_size, 0, local_size) for step in (-1, 0, 1)})
+    none = torch.zeros((), dtype=torch.int64)
+    for queries, keys in [*((torch.full_like(every, row), every) for row in rows),
+                          *((every, (every + step).clamp(0, tokens - 1)) for step in steps)]:
+        shown = torch.as_tensor(function(none, none, queries, keys)).expand(tokens)
+        visible = torch.empty(tokens, dtype=torch.uint8)
+        _library.call("ringlab_visible", byref(chosen), queries.data_ptr(), keys.data_ptr(), tokens, visible.data_ptr())
+        differ = (shown != visible.bool()).nonzero()
+        if len(differ):
+            first = differ[0, 0]
+            return int(queries[first]), int(keys[first]), bool(shown[first])
+    return None
+
+
+# ---- Attention ----
+
+# What layers hand on that changes nothing here: the mask alone decides, as in transformers' own eager attention.
+_KNOWN = {"cache_position", "is_causal", "num_items_in_batch", "output_hidden_states", "position_ids", "shift_labels",
+          "sliding_window", "use_cache"}
+
+
+def _attention(module, query, key, value, attention_mask, *, scaling=None, dropout=0.0, softcap=None, s_aux=None,
+               **others):
+    if not isinstance(attention_mask, _Mask):
+        raise Refused(f"{type(module).__name__} is given a {type(attention_mask).__name__} for a mask, which ringlab has not "
+                      "compared; with ringlab masks are named: use(model, mask=\"causal\")")
+    call, refusal = attention_mask.call, attention_mask.refusal
+    for name, given in others.items():
+        if name not in _KNOWN and given is not None and given is not False:
+            refusal = refusal or f"attention is given '{name}', which ringlab does not know and will not drop silently"
+    if refusal:
+        _ring.refuse(call.options["group"], refusal)
+    call.attended = True
+    o = ring_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling, soft_cap=softcap,
+                       sinks=s_aux, dropout=dropout, cu_seqlens=call.cu_seqlens,
+                       **{**call.options, "mask": attention_mask.name})
     return o, None
 
 
-def _check(query, key, attention_mask, others):
-    for name, value_of in others.items():
-        if name in _MUST_BE and value_of not in _MUST_BE[name]:
-            raise Refused(f"{name} is {value_of}; with ringlab it must be {_MUST_BE[name][-1]}")
-        if name not in _MUST_BE and name not in _IGNORED and value_of is not None:
-            raise Refused(f"attention is given '{name}', which ringlab does not know and will not drop silently")
-    if attention_mask is not None and attention_mask.dim() == 2:
-        raise Refused("attention_mask hides padding; with ringlab padding is behind the last of cu_seqlens, or named "
-                      "in the mask: use(model, mask=\"causal+valid:0-1000\")")
-    if attention_mask is not None:
-        raise Refused("attention is given a mask as a tensor; with ringlab it is named: use(model, mask=\"causal\")")
-    if key.shape[2] != query.shape[2]:
-        raise Refused(f"there are {key.shape[2]} keys for {query.shape[2]} queries on this rank; a KV cache is not "
-                      "supported: call the model with use_cache=False")
-
-
-def _padding(*_, attention_mask=None, **__):
-    """The mask that attention gets: none, or the model's own of padding, which is refused there, because only the
-    layer knows the ranks that have to hear of it. Padding may well lie on one rank alone."""
-    return None if attention_mask is None or bool(attention_mask.all()) else attention_mask
-
-
 AttentionInterface.register(_NAME, _attention)
-AttentionMaskInterface.register(_NAME, _padding)
+AttentionMaskInterface.register(_NAME, _mask_of_layers)

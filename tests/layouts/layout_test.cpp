@@ -327,7 +327,7 @@ BOOST_AUTO_TEST_CASE(balanced_balances_packed_documents_that_no_fixed_layout_doe
 
 BOOST_AUTO_TEST_CASE(balanced_wants_a_mask_and_chunks) {
     BOOST_TEST(error_of([] { make_layout("balanced", 256, 4); }) ==
-               "layout balanced depends on a mask, and none is given");
+               "layout balanced follows the mask, and none is given; give that of the attention, as causal");
     const auto mask = make_mask("causal", 100);
     BOOST_TEST(error_of([&] { make_layout("balanced:0", mask, 4); }) ==
                "the number of chunks of a rank is '0'; it must be a whole number of at least 1");

@@ -152,21 +152,25 @@ def padded_tokens(tokens, *, layout="zigzag", group=None):
     return -(-tokens // multiple) * multiple
 
 
-def positions(tokens, *, mask="causal", layout="zigzag", group=None, cu_seqlens=None, documents=False, rank=None):
+def positions(tokens, *, mask=None, layout="zigzag", group=None, cu_seqlens=None, documents=False, rank=None):
     """Global positions of a rank's tokens in its local order, int64: what rotary embeddings go by.
 
-    tokens: of the whole sequence, padding included. With `documents` each token's place in its document. rank: in the
-    group; this process's if None. Raises Refused.
+    tokens: of the whole sequence, padding included. mask: that of the attention, which layouts need that follow the mask,
+    such as balanced. With `documents` each token's place in its document. rank: in the group; this process's if None.
+    Raises Refused.
     """
     own, ranks = _place(group)
-    spec, mask_tokens = _op.joined_mask(mask, cu_seqlens)
+    if mask is None:  # refused by layouts that follow the mask, also where there are documents
+        _library.positions(_library.choices("", layout, "ring", tokens, tokens, ranks), 0, False)
+    spec, mask_tokens = _op.joined_mask(mask or "full", cu_seqlens)
     chosen = _library.choices(spec, layout, "ring", tokens, mask_tokens or tokens, ranks)
     found = _library.positions(chosen, own if rank is None else rank, documents)
     return torch.frombuffer(found, dtype=torch.int64).clone() if len(found) else torch.empty(0, dtype=torch.int64)
 
 
-def shard(x, dim=1, *, mask="causal", layout="zigzag", group=None, cu_seqlens=None, pad=None):
-    """This rank's tokens of a tensor of the whole sequence, tokens along `dim`, in local order.
+def shard(x, dim=1, *, mask=None, layout="zigzag", group=None, cu_seqlens=None, pad=None):
+    """This rank's tokens of a tensor of the whole sequence, tokens along `dim`, in local order; names as positions() takes
+    them.
 
     With `pad` the tensor is first filled up with this value to what the layout divides. Differentiable: the gradient
     is that of this rank's tokens, 0 elsewhere. Raises Refused where the layout does not divide the tokens.
@@ -203,7 +207,7 @@ class _Unshard(torch.autograd.Function):
         return gradient.index_select(ctx.dim, ctx.own.to(gradient.device)), None, None, None, None
 
 
-def unshard(x, dim=1, *, mask="causal", layout="zigzag", group=None, cu_seqlens=None, tokens=None):
+def unshard(x, dim=1, *, mask=None, layout="zigzag", group=None, cu_seqlens=None, tokens=None):
     """The whole sequence, on every rank, from the ranks' shards: the reverse of shard().
 
     tokens: of the whole sequence, padding included; if None all shards are alike. Differentiable: the gradient is the

@@ -92,7 +92,7 @@ def test_packed_tensors_with_cu_seqlens_are_documents_and_what_is_behind_is_padd
     end = dense.parts([1, 13, 7, 29, 14])
     visible = dense._visible(lambda row, key: (key <= row) & (end[row] == end[key]), lambda tokens: end < 4)(64)
     expected = dense.dense(q, k, v, dout, visible)
-    where = {"layout": "balanced:4", "cu_seqlens": cu_seqlens}
+    where = {"mask": "causal", "layout": "balanced:4", "cu_seqlens": cu_seqlens}
     leaves = [shard(x, **where)[0].requires_grad_() for x in (q, k, v)]
     o = ring_attention(*leaves, **where)
     assert o.shape == (32, 4, 5)

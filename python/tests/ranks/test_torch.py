@@ -139,9 +139,15 @@ def test_compiled_without_a_break_and_not_again_for_another_packing(dtype):
 def test_shards_and_positions_are_those_of_the_layout_and_come_together_again():
     x = torch.arange(128.0).reshape(2, 64)
     for layout in ("contiguous", "zigzag", "striped:4", "balanced:4"):
-        own = positions(64, layout=layout)
-        assert torch.equal(shard(x, layout=layout), x[:, own])
-        assert torch.equal(unshard(shard(x, layout=layout), layout=layout), x)
+        where = {"layout": layout, "mask": "causal" if layout == "balanced:4" else None}
+        assert torch.equal(shard(x, **where), x[:, positions(64, **where)])
+        assert torch.equal(unshard(shard(x, **where), **where), x)
+    for layout in ("balanced:4", "planned"):
+        for more in ({}, {"cu_seqlens": torch.tensor([0, 10, 64])}):
+            for call in (lambda **where: positions(64, **where), lambda **where: shard(x, **where),
+                         lambda **where: unshard(x[:, :32], **where)):
+                with pytest.raises(ringlab.Refused, match=f"layout {layout} follows the mask, and none is given"):
+                    call(layout=layout, **more)
     rank = dist.get_rank()
     chunk = torch.arange(16)
     assert torch.equal(positions(64), torch.cat([chunk + 16 * rank, chunk + 16 * (3 - rank)]))

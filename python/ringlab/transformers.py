@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from ringlab import _library
 from ringlab._library import Refused
 from ringlab.torch import _op, _ring, ring_attention
-from ringlab.transformers_proof import verify
+from ringlab._transformers_proof import verify
 
 __all__ = ["FAMILIES", "use", "verify"]
 
@@ -28,21 +28,21 @@ _NAME = "ringlab"
 
 UNSHIFTED = ("ForMaskedLM", "ForTokenClassification")  # by model.loss_type, whose labels are of the tokens themselves
 
-# By config.model_type, the classes that tests/ranks/test_transformers.py compares with transformers' own attention; and,
-# for models of next tokens, the model below.
+# By config.model_type, the classes that tests/ranks/test_transformers.py compares with transformers' own attention. A
+# model of next tokens may also be given without its head.
 FAMILIES = {
-    "apertus": "ApertusForCausalLM", "arcee": "ArceeForCausalLM",
-    "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "exaone4": "Exaone4ForCausalLM",
-    "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
-    "glm4": "Glm4ForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "gpt2": "GPT2LMHeadModel",
-    "gpt_neox": "GPTNeoXForCausalLM", "gpt_oss": "GptOssForCausalLM", "granite": "GraniteForCausalLM",
-    "granitemoe": "GraniteMoeForCausalLM", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
-    "mixtral": "MixtralForCausalLM", "modernbert": "ModernBertForMaskedLM", "nemotron": "NemotronForCausalLM",
-    "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
-    "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "seed_oss": "SeedOssForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM", "stablelm": "StableLmForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+    "apertus": "ApertusForCausalLM", "arcee": "ArceeForCausalLM", "cohere": "CohereForCausalLM",
+    "cohere2": "Cohere2ForCausalLM", "deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+    "ernie4_5": "Ernie4_5ForCausalLM", "exaone4": "Exaone4ForCausalLM", "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "glm4": "Glm4ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM", "gpt2": "GPT2LMHeadModel", "gpt_neox": "GPTNeoXForCausalLM",
+    "gpt_oss": "GptOssForCausalLM", "granite": "GraniteForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM",
+    "modernbert": "ModernBertForMaskedLM", "nemotron": "NemotronForCausalLM", "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM", "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM", "seed_oss": "SeedOssForCausalLM", "smollm3": "SmolLM3ForCausalLM",
+    "stablelm": "StableLmForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
 }
 
 
@@ -63,8 +63,8 @@ def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None, u
     if not refusal:
         inner.set_attn_implementation(_NAME)
         if inner.config._attn_implementation != _NAME:
-            refusal = (f"the code of {type(inner).__name__} does not take transformers' attention interface: every rank "
-                       "would attend to its own shard")
+            refusal = (f"the code of {type(inner).__name__} does not take transformers' attention interface: every "
+                       "rank would attend to its own shard")
     if refusal:
         _ring.refuse(group, refusal)
     # By name, and hooks that know no model, so that the model can still be copied and saved.
@@ -76,24 +76,35 @@ def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None, u
 
 def _unsuitable(model, unverified):
     """Why a ring would not compute what the model does, in one line; empty if nothing is known."""
-    name, config, modules = type(model).__name__, model.config, list(model.modules())
-    if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
-        return f"{name} has cross attention; ringlab computes self-attention alone"
-    layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention", "chunked_attention"}
-    beside = [type(module).__name__ for module in modules if isinstance(module, (torch.nn.Conv1d, torch.nn.RNNBase))
-              or any(part in type(module).__name__ for part in ("Mamba", "DeltaNet", "Rwkv", "Recurrent", "Mixer"))]
-    if layers or beside:
-        return f"{name} has layers of '{[*layers, *beside][0]}', which mix tokens beside attention: they would see a shard alone"
-    if ropes := _rope_types(getattr(config, "rope_parameters", None)) - {"default", "linear", "llama3", "yarn"}:
-        return f"{name} has rope_type '{ropes.pop()}', which may go by the longest position: that of a shard differs"
-    if getattr(config, "attn_temperature_tuning", False):
-        return f"{name} has attn_temperature_tuning, a temperature by places in the shard"
-    proved = FAMILIES.get(config.model_type, "")
-    if unverified or type(model).__module__.startswith("transformers.models.") and (
-            name == proved or model.base_model is model and proved and not proved.endswith("ForMaskedLM")):
+    cls = next(one for one in type(model).__mro__ if not one.__module__.startswith("torch."))  # without FSDP's class
+    name = cls.__name__
+    for config in (module.config for module in model.modules() if isinstance(module, PreTrainedModel)):
+        if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
+            return f"{name} has cross attention; ringlab computes self-attention alone"
+        if others := set(getattr(config, "layer_types", None) or ()) - _LAYERS:
+            return _MIXED.format(name, min(others))
+        if ropes := _rope_types(getattr(config, "rope_parameters", None)) - _ROPES:
+            return f"{name} has rope_type '{min(ropes)}', which may go by the longest position: a shard has another"
+        if getattr(config, "attn_temperature_tuning", False):
+            return f"{name} has attn_temperature_tuning, a temperature by places in the shard"
+    if others := {type(module).__name__ for module in model.modules() if _mixes_tokens(module)}:
+        return _MIXED.format(name, min(others))
+    proved = FAMILIES.get(model.config.model_type, "")
+    is_base = model.base_model is model and proved.endswith(("ForCausalLM", "LMHeadModel"))
+    if unverified or cls.__module__.startswith("transformers.models.") and (name == proved or is_base):
         return ""
-    return (f"{name} ({config.model_type}) is none of ringlab.transformers.FAMILIES, which are proved; compare it by "
-            "ringlab.transformers.verify(model, ...), then call use(..., unverified=True)")
+    return (f"{name} ({model.config.model_type}) is none of ringlab.transformers.FAMILIES, which are proved; compare "
+            "it by ringlab.transformers.verify(model, ...), then call use(..., unverified=True)")
+
+
+_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+_ROPES = {"default", "linear", "llama3", "yarn"}  # whose frequencies are those of the configuration
+_MIXED = "{} has layers of '{}', which mix tokens in another way: they would see a shard alone"
+
+
+def _mixes_tokens(module):
+    return isinstance(module, (torch.nn.Conv1d, torch.nn.RNNBase)) or any(
+        part in type(module).__name__ for part in ("Mamba", "DeltaNet", "Rwkv", "Recurrent"))
 
 
 def _rope_types(parameters):
@@ -108,17 +119,30 @@ def _rope_types(parameters):
 class _Call:
     """What a call of the model means in all of its layers."""
 
-    def __init__(self, options, cu_seqlens, tokens):
-        self.options, self.cu_seqlens, self.tokens = options, cu_seqlens, tokens  # tokens: of the whole sequence
-        self.attended = False
+    def __init__(self, options, cu_seqlens, share, ring):
+        self.options, self.cu_seqlens, self.ring, self.attended = options, cu_seqlens, ring, False
+        self.share = share  # this rank's tokens
+        self.tokens = share * ring.size  # of the whole sequence
+        if options["layout"].startswith("file:"):
+            self.tokens = sum(int(other) for other in ring.tell_all(b"%d" % share))
 
-    def positions(self, ring, mask):
+    def positions(self, mask):
         spec, mask_tokens = _op.joined_mask(mask, self.cu_seqlens)
-        chosen = _library.choices(spec, self.options["layout"], "", self.tokens, mask_tokens or self.tokens, ring.size)
-        return _library.positions(chosen, ring.rank, "documents" in spec)
+        chosen = _library.choices(spec, self.options["layout"], "", self.tokens, mask_tokens or self.tokens,
+                                  self.ring.size)
+        return _library.positions(chosen, self.ring.rank, "documents" in spec)
 
 
 _current = threading.local()  # .call: the one that is under way
+
+
+@torch.compiler.disable
+def _refuse(why):
+    """Raises Refused, on all ranks that are in this call."""
+    call = getattr(_current, "call", None)
+    if call is None:
+        raise Refused(str(why))
+    _ring.refuse(call.options["group"], why)
 
 
 @torch.compiler.disable
@@ -127,67 +151,64 @@ def _before(model, arguments, named):
     if model.config._attn_implementation != _NAME:
         return None
     named = {**dict(zip(inspect.signature(model.forward).parameters, arguments)), **named}
-    group, cu_seqlens = options["group"], named.pop("cu_seqlens", None)
-    ring = _ring.ring_of(group)
     given = named["inputs_embeds"] if named.get("input_ids") is None else named["input_ids"]
-    share = given.shape[1]
-    is_even = not options["layout"].startswith("file:")
-    _current.call = _Call(options, cu_seqlens, share * ring.size if is_even else sum(
-        int(other) for other in ring.tell_all(b"%d" % share)))
+    call = _Call(options, named.pop("cu_seqlens", None), given.shape[1], _ring.ring_of(options["group"]))
+    _current.call = call
     try:
-        if group == _ring.ALONE and dist.is_initialized():
+        if options["group"] == _ring.ALONE and dist.is_initialized():
             raise Refused("use() was called before the process group was made; call it afterwards")
         for name in ("output_attentions", "output_router_logits"):
             if named.get(name) or named.get(name) is None and getattr(model.config, name, False):
                 raise Refused(f"{name} is True; with ringlab it must be False: a ring has no matrix of weights, and a "
                               "router's loss would be of the shard alone")
-        _check_labels(model, named, ring)
-        own = torch.frombuffer(_current.call.positions(ring, options["mask"]), dtype=torch.int64).clone()
-        if len(own) != share:
-            raise Refused(f"this rank's shard has {share} tokens; layout {options['layout']} gives it {len(own)}")
-        named["position_ids"] = _positions(named.get("position_ids"), own, options, given.device)
-    except Refused as error:
-        _ring.refuse(group, error)
+        if call.ring.size > 1:
+            _check_labels(model, named)
+        own = torch.frombuffer(call.positions(options["mask"]), dtype=torch.int64).clone()
+        if len(own) != call.share:
+            raise Refused(f"this rank's shard has {call.share} tokens; layout {options['layout']} gives it {len(own)}")
+        named["position_ids"] = _positions(named.get("position_ids"), own, options["layout"], given.device)
+    except Exception as error:  # noqa: BLE001, as the other ranks wait for this one
+        _refuse(error)
     return (), named
 
 
-def _check_labels(model, named, ring):
+def _check_labels(model, named):
     labels, shifted = named.get("labels"), named.get("shift_labels")
-    if labels is None and shifted is None or ring.size == 1:
+    if labels is None and shifted is None:
         return
     if shifted is None and model.loss_type not in UNSHIFTED:
-        raise Refused("the model would shift labels= inside the shard; give shift_labels=shard(next_token_labels(ids), ...)")
+        raise Refused("the model would shift labels= inside the shard; give shift_labels=shard(next_token_labels(ids))")
     if named.get("num_items_in_batch") is None:
-        raise Refused("the model's loss would be a mean over the shard; give num_items_in_batch, the tokens in the loss of "
-                      "all ranks, whose losses then add up to the mean")
+        raise Refused("the model's loss would be the mean over the shard; give num_items_in_batch, the tokens in the "
+                      "loss of all ranks: the ranks' losses then add up to the mean")
     if labels is None:
         named["labels"] = shifted  # without them models compute no loss
 
 
-def _positions(given, own, options, device):
+def _positions(given, own, layout, device):
     if given is None:
         return own[None].to(device)
-    theirs = given.cpu().expand(*given.shape[:-1], len(own)) if given.shape[-1] in (1, len(own)) else None
-    if theirs is None or not torch.equal(theirs, own.expand_as(theirs)):
-        raise Refused(f"position_ids are {given.flatten()[:5].tolist()}, ... ({given.shape[-1]}); layout "
-                      f"{options['layout']} gives this rank {own[:5].tolist()}, ... ({len(own)}): give those of positions(), "
-                      "with documents=True for packed documents, or none")
+    if given.shape[-1] != len(own) or not bool((given.cpu() == own).all()):
+        raise Refused(f"position_ids are {given.flatten()[:5].tolist()}, ... ({given.shape[-1]}); layout {layout} "
+                      f"gives this rank {own[:5].tolist()}, ... ({len(own)}): give those of positions(), with documents=True "
+                      "for packed documents, or none")
     return given
 
 
 @torch.compiler.disable
-def _after(model, *_):
-    call, _current.call = getattr(_current, "call", None), None
+def _after(*_):
+    call = getattr(_current, "call", None)
     if call is not None and not call.attended:
-        _ring.refuse(call.options["group"], "no layer took ringlab's attention: every rank attended to its own shard")
+        _refuse("no layer took ringlab's attention: every rank attended to its own shard")
+    _current.call = None
 
 
 # ---- Masks ----
 
 
 class _Mask:
-    """What layers get as attention_mask: the name of a mask that was compared with the model's own, or why there is none,
-    which matters only if a layer takes it."""
+    """What layers get as attention_mask: the name of a mask that was compared with the model's own; or why there is
+    none, which matters only if a layer takes it."""
 
     def __init__(self, call, name, refusal=""):
         self.call, self.name, self.refusal = call, name, refusal
@@ -197,18 +218,18 @@ class _Mask:
 def _mask_of_layers(*_, kv_length=None, q_length=None, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
                     local_size=None, **__):
     """The registered mask function. Layers get masks of several kinds, each by a call of it."""
-    call = getattr(_current, "call", None)
+    call, queries = getattr(_current, "call", None), kv_length if q_length is None else q_length
     if call is None:
         raise Refused("a part of the model is called alone; call the model that use() was given")
     try:
         if attention_mask is not None and not bool(attention_mask.all()):
-            raise Refused("attention_mask hides padding; with ringlab padding is behind the last of cu_seqlens, or named "
-                          "in the mask: use(model, mask=\"causal+valid:0-1000\")")
-        if q_length not in (None, kv_length) or int(q_offset) or int(kv_offset):
-            raise Refused(f"there are {kv_length} keys for {q_length} queries on this rank; a KV cache is not supported: "
-                          "call the model with use_cache=False")
+            raise Refused("attention_mask hides padding; with ringlab padding is behind the last of cu_seqlens, or "
+                          "named in the mask: use(model, mask=\"causal+valid:0-1000\")")
+        if (int(q_offset), int(kv_offset), queries, kv_length) != (0, 0, call.share, call.share):
+            raise Refused(f"there are {kv_length} keys for {queries} queries where the shard has {call.share} tokens; "
+                          "a KV cache is not supported: call the model with use_cache=False")
         return _Mask(call, _name_of(mask_function, local_size, call))
-    except Refused as error:
+    except Exception as error:  # noqa: BLE001, told by the layer, as the other ranks wait for this one
         return _Mask(call, "", str(error))
 
 
@@ -216,12 +237,12 @@ _names = {}  # of masks that were compared, by all that they depend on
 
 
 def _name_of(function, local_size, call):
-    """The name of a model's mask: the one that use() was given, joined with a window or chunks of `local_size` tokens."""
+    """The name of a model's mask: what use() was given, joined with a window or chunks of `local_size` tokens."""
     function, made_of = _over_the_sequence(function)
     named = call.options["mask"]
     key = made_of, local_size, named, call.tokens
     if key not in _names:
-        # What a user may add: documents and padding are told to ringlab, not to transformers.
+        # Documents and padding are told to ringlab, not to transformers.
         bare = "+".join(term for term in named.split("+") if not term.startswith(("documents:", "valid:"))) or "full"
         size = local_size or 1
         more = (f"+window:{size - 1},0", f"+window:{size},{size}", f"+chunks:{size}") if local_size else ()
@@ -232,16 +253,15 @@ def _name_of(function, local_size, call):
                 break
         else:
             query, key, sees = pairs[""]
-            raise Refused(f"in the model token {query} {'sees' if sees else 'does not see'} token {key}, under the mask "
-                          f"{bare} it does{' not' if sees else ''}; name the model's mask, as use(model, mask=\"full\")")
+            raise Refused(f"in the model token {query} {'sees' if sees else 'does not see'} token {key}, under the "
+                          f"mask {bare} it does{' not' if sees else ''}; name the model's mask: use(model, mask=\"full\")")
         if len(_names) >= _op.MOST_MEANINGS:
             _names.clear()
         _names[key] = named + joined
-    if (name := _names[key]) != named:
-        ring = _ring.ring_of(call.options["group"])
-        if bytes(call.positions(ring, name)) != bytes(call.positions(ring, named)):
-            raise Refused(f"layout {call.options['layout']} follows the mask, and a layer has {name} where use() was given "
-                          f"{named}; choose a layout that all masks share, as zigzag")
+    name = _names[key]
+    if name != named and bytes(call.positions(name)) != bytes(call.positions(named)):
+        raise Refused(f"layout {call.options['layout']} follows the mask, and a layer has {name} where use() was given "
+                      f"{named}; choose a layout that suits all masks, as zigzag")
     return name
 
 
@@ -255,7 +275,7 @@ class _At:
         return self.at(index[1])
 
 
-# What transformers makes of a shard's positions and padding. Both are compared elsewhere; documents are told by cu_seqlens.
+# What transformers makes of a shard's positions and padding, which are compared elsewhere. cu_seqlens tells documents.
 _OF_THE_SHARD = {"position_ids": _At(lambda places: places), "packed_sequence_mask": _At(torch.zeros_like),
                  "left_padding": torch.zeros(1, dtype=torch.int64)}
 
@@ -274,8 +294,8 @@ def _over_the_sequence(function):
         elif callable(value):
             value, part = _over_the_sequence(value)
         elif not isinstance(value, (int, float, str, type(None))):
-            raise Refused(f"the model's mask goes by '{name}', a {type(value).__name__} of the shard's own tokens; ringlab "
-                          "takes masks that go by positions alone")
+            raise Refused(f"the model's mask goes by '{name}', a {type(value).__name__} of the shard's own tokens; "
+                          "ringlab takes masks that go by positions alone")
         cells.append(types.CellType(value))
         made_of.append(part)
     return types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
@@ -283,8 +303,9 @@ def _over_the_sequence(function):
 
 
 def _first_difference(function, name, tokens, local_size):
-    """(query, key, whether the function shows it) where it and a named mask differ; None if they seem to be equal. Compared
-    are whole rows, at ends, at borders of windows and chunks and at random, and of all rows the keys about such borders."""
+    """(query, key, whether the function shows it) where it and a named mask differ; None if they seem to be equal.
+    Compared are whole rows, at ends, at borders of windows and chunks and at random, and of all rows the keys about
+    such borders."""
     chosen, every = _library.choices(name, "", "", tokens, tokens, 1), torch.arange(tokens)
     places = (border + step for border in (0, local_size, 2 * local_size, tokens // 2, tokens) for step in (-1, 0, 1))
     drawn = torch.randint(tokens, (8,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -313,8 +334,8 @@ _KNOWN = {"cache_position", "is_causal", "num_items_in_batch", "output_hidden_st
 def _attention(module, query, key, value, attention_mask, *, scaling=None, dropout=0.0, softcap=None, s_aux=None,
                **others):
     if not isinstance(attention_mask, _Mask):
-        raise Refused(f"{type(module).__name__} is given a {type(attention_mask).__name__} for a mask, which ringlab has not "
-                      "compared; with ringlab masks are named: use(model, mask=\"causal\")")
+        _refuse(f"{type(module).__name__} is given a {type(attention_mask).__name__} for a mask, which ringlab cannot "
+                "compare; with ringlab masks are named: use(model, mask=\"causal\")")
     call, refusal = attention_mask.call, attention_mask.refusal
     for name, given in others.items():
         if name not in _KNOWN and given is not None and given is not False:
@@ -322,8 +343,8 @@ def _attention(module, query, key, value, attention_mask, *, scaling=None, dropo
     if refusal:
         _ring.refuse(call.options["group"], refusal)
     call.attended = True
-    o = ring_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling, soft_cap=softcap,
-                       sinks=s_aux, dropout=dropout, cu_seqlens=call.cu_seqlens,
+    o = ring_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling,
+                       soft_cap=softcap, sinks=s_aux, dropout=dropout, cu_seqlens=call.cu_seqlens,
                        **{**call.options, "mask": attention_mask.name})
     return o, None
 

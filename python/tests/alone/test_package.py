@@ -124,3 +124,15 @@ def test_the_example_trains_like_one_process(layout, schedule):
     assert len(losses) == 8 and losses[-1] < losses[0]
     of_ring, of_one = map(float, re.findall(r"gradients are off by (\S+) in the mean", ran.stdout))
     assert 0 < of_ring < 1e-12 and of_one == 0  # the one process computes in float64 too
+
+
+def test_a_model_of_no_family_is_compared_by_processes_of_its_own():
+    transformers = pytest.importorskip("transformers")
+    from ringlab.transformers import verify
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+    found = verify(transformers.HeliumForCausalLM(transformers.HeliumConfig(**sizes)), layout="striped:4")
+    assert set(found) == {"logits", "losses", "gradients"} and 0 < max(found.values()) < 4e-6
+    bert = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
+    with pytest.raises(ringlab.Refused, match="losses of the ring are off by 1, relative"):  # each shard's mean
+        verify(bert, mask="full")

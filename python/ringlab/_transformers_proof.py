@@ -22,8 +22,8 @@ TOLERANCE = 64 * 2.0**-24
 
 
 def verify(model, *, mask="causal", layout="zigzag", schedule="ring", ranks=2, tokens=64):
-    """Compares logits, loss and all gradients of use(model, ...) with those by transformers' eager attention. Returns the
-    largest relative error of each, by name. Raises Refused where one is above TOLERANCE.
+    """Compares logits, loss and all gradients of use(model, ...) with those by transformers' eager attention. Returns
+    the largest relative error of each, by name. Raises Refused where one is above TOLERANCE.
 
     It starts `ranks` processes over gloo on this machine, each of which computes both in float64 on the CPU: give it a
     model of few and small layers, and more tokens than its windows have. Tokens are drawn.

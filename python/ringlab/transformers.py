@@ -190,8 +190,8 @@ def _positions(given, own, layout, device):
         return own[None].to(device)
     if given.shape[-1] != len(own) or not bool((given.cpu() == own).all()):
         raise Refused(f"position_ids are {given.flatten()[:5].tolist()}, ... ({given.shape[-1]}); layout {layout} "
-                      f"gives this rank {own[:5].tolist()}, ... ({len(own)}): give those of positions(), with documents=True "
-                      "for packed documents, or none")
+                      f"gives this rank {own[:5].tolist()}, ... ({len(own)}): give those of positions(), with "
+                      "documents=True for packed documents, or none")
     return given
 
 
@@ -254,7 +254,7 @@ def _name_of(function, local_size, call):
         else:
             query, key, sees = pairs[""]
             raise Refused(f"in the model token {query} {'sees' if sees else 'does not see'} token {key}, under the "
-                          f"mask {bare} it does{' not' if sees else ''}; name the model's mask: use(model, mask=\"full\")")
+                          f"mask {bare} it does{' not' if sees else ''}; name the model's mask, as mask=\"full\"")
         if len(_names) >= _op.MOST_MEANINGS:
             _names.clear()
         _names[key] = named + joined

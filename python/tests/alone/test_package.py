@@ -133,6 +133,3 @@ def test_a_model_of_no_family_is_compared_by_processes_of_its_own():
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
     found = verify(transformers.HeliumForCausalLM(transformers.HeliumConfig(**sizes)), layout="striped:4")
     assert set(found) == {"logits", "losses", "gradients"} and 0 < max(found.values()) < 4e-6
-    bert = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
-    with pytest.raises(ringlab.Refused, match="losses of the ring are off by 1, relative"):  # each shard's mean
-        verify(bert, mask="full")

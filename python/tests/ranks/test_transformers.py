@@ -69,6 +69,11 @@ def test_chunks_of_layers_are_joined_to_the_mask():
     checked(errors(model, 64, mask="causal", layout="zigzag", schedule="ring"))
 
 
+def test_a_model_whose_loss_is_a_mean_of_each_shard_is_told_by_the_comparison():
+    with pytest.raises(ringlab.Refused, match="losses of the ring are off by 1, relative; at most"):
+        checked(errors(tiny("bert", "BertForMaskedLM"), 64, mask="full", layout="zigzag", schedule="ring"))
+
+
 NO_FAMILY = "is none of ringlab.transformers.FAMILIES.*ringlab.transformers.verify.*unverified=True"
 NO_INTERFACE = "does not take transformers' attention interface: every rank would attend to its own shard"
 MIXED = "has layers of '{}', which mix tokens in another way"

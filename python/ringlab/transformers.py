@@ -51,7 +51,7 @@ def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None, u
 
     mask: the model's own, "full" for an encoder; windows and chunks of layers are joined to it. Soft caps, sinks and
     dropout of the model are obeyed. A call of the model may have cu_seqlens, those of the whole sequence; its
-    position_ids are compared with positions(), for which the host waits for the device, or made if there are none. Its
+    position_ids are compared with positions() (on a device the host waits for that), or made if there are none. Its
     loss is this rank's part, to be summed over the ranks: it is given shift_labels=shard(next_token_labels(ids)) and
     num_items_in_batch, the tokens in the loss of all ranks.
 
@@ -192,7 +192,7 @@ def _positions(given, own, layout, device):
         raise Refused(f"position_ids are {given.flatten()[:5].tolist()}, ... ({given.shape[-1]}); layout {layout} "
                       f"gives this rank {own[:5].tolist()}, ... ({len(own)}): give those of positions(), with "
                       "documents=True for packed documents, or none")
-    return given
+    return given.to(device)
 
 
 @torch.compiler.disable

@@ -23,16 +23,16 @@ namespace {
 
 const std::string root = RINGLAB_SOURCE_DIR;
 
-/// README.md, with every line break and run of blanks as one blank: prose may be wrapped anew.
-std::string readme() {
-    std::ifstream file(root + "/README.md");
+/// A Markdown file with every line break and run of blanks as one blank: prose may be wrapped anew.
+std::string prose_of(const std::string& path) {
+    std::ifstream file(root + "/" + path);
     std::string text;
     for (std::string word; file >> word;) text += word + " ";
     return text;
 }
 
-void check_says(const std::string& sentence) {
-    BOOST_TEST((readme().find(sentence) != std::string::npos), "README.md lacks: " << sentence);
+void check_says(const std::string& sentence, const std::string& path = "README.md") {
+    BOOST_TEST((prose_of(path).find(sentence) != std::string::npos), path << " lacks: " << sentence);
 }
 
 /// Columns of a record's runs, chosen by a part of the run's name.
@@ -289,7 +289,8 @@ BOOST_AUTO_TEST_CASE(what_a_term_of_the_cost_model_buys_is_that_of_the_ablation)
     const auto file = hdf5::File::open(root + "/experiments/results/ablation.h5");
     const auto terms = file.dataset("runs/without").texts(), transports = file.dataset("runs/transport").texts(),
                lengths = file.dataset("runs/length").texts();
-    const auto errors = file.dataset("runs/error_mean").doubles();
+    const auto errors = file.dataset("runs/error_mean").doubles(), passes = file.dataset("runs/passes").doubles();
+    std::map<std::string, double> counts{{"GPUs", 0}, {"nccl below 2Ki", 0}};
     std::map<std::string, std::map<std::string, double>> by_term;  // %, by bin
     for (std::size_t i = 0; i < terms.size(); ++i) {
         auto length = lengths.at(i);
@@ -297,6 +298,8 @@ BOOST_AUTO_TEST_CASE(what_a_term_of_the_cost_model_buys_is_that_of_the_ablation)
         const auto bin =
             transports.at(i) == "threads" ? "CPU ranks" : (transports.at(i) == "nccl" ? "NCCL " : "copy ") + length;
         by_term[terms.at(i)][bin] = 100 * errors.at(i);
+        if (terms.at(i) == "none" && transports.at(i) != "threads") counts["GPUs"] += passes.at(i);
+        if (terms.at(i) == "none") counts[transports.at(i) + " " + lengths.at(i)] = passes.at(i);
     }
     const auto with = by_term.extract("none").mapped();
     BOOST_REQUIRE(by_term.size() > 10);
@@ -315,6 +318,10 @@ BOOST_AUTO_TEST_CASE(what_a_term_of_the_cost_model_buys_is_that_of_the_ablation)
             by_term.erase(found);
         }
     BOOST_TEST(by_term.empty(), by_term.size() << " terms have no row");
+    for (const auto& said : {fmt::format("{:.0f},{:03.0f} passes of GPUs", std::floor(counts["GPUs"] / 1000),
+                                         std::fmod(counts["GPUs"], 1000)),
+                             fmt::format("over NCCL ({:.0f} passes)", counts["nccl below 2Ki"])})
+        check_says(said, "sim/README.md");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

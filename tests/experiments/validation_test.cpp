@@ -107,6 +107,14 @@ void check_says(const std::string& path, const std::string& sentence) {
     BOOST_TEST((prose_of(path).find(sentence) != std::string::npos), path << " lacks: " << sentence);
 }
 
+/// A row of a table of results/README.md, by its beginning and end.
+void check_has_row(const std::string& begin, const std::string& end) {
+    std::ifstream file(RINGLAB_SOURCE_DIR "/experiments/results/README.md");
+    bool found = false;
+    for (std::string line; std::getline(file, line);) found |= line.starts_with(begin) && line.ends_with(end);
+    BOOST_TEST(found, "experiments/results/README.md lacks: " << begin << " ..." << end);
+}
+
 /// Passes that are judged together: of a record or of all, on one machine file, of one length.
 struct PassErrors {
     std::vector<double> model, overlapped, serial;  ///< relative errors without sign, of the model and of naive guesses
@@ -400,6 +408,8 @@ BOOST_AUTO_TEST_CASE(the_readme_says_the_errors_of_today_beside_those_of_naive_g
                                                    {"4xh200", "four H200, earlier kernels"},
                                                    {"2xh100", "two H100"},
                                                    {"4xh100", "four H100"}};
+    const std::map<std::string, std::string> in_results{
+        {"2xh200", "two H200"}, {"4xh200", "four H200"}, {"2xh100", "two H100"}, {"4xh100", "four H100"}};
     constexpr double half_a_digit = 0.05;
     const auto has_warm = [](const std::string& gpus) { return gpus.ends_with("h100"); };
     for (const auto& [gpus, name] : named)
@@ -419,9 +429,86 @@ BOOST_AUTO_TEST_CASE(the_readme_says_the_errors_of_today_beside_those_of_naive_g
                     BOOST_TEST(100 * model < most_said.at(which) + half_a_digit, which);
                 }
                 row += fmt::format(" {:.1f} % ({:.1f} %) |", 100 * model, 100 * naive);
+                const auto over = transport == "copy" ? ", copy engines" : ", NCCL";
+                const auto summary = fmt::format(" | {:.1f} | {:.1f} |", 100 * model, 100 * naive);
+                check_has_row("| " + in_results.at(gpus) + over, summary);
             }
             check_says("README.md", row);
         }
+}
+
+/// "RIGHT of ALL" pairs of a record's rings that differ in their layout alone, and by more than both vary.
+std::string pairs_ranked_right(const std::set<std::string>& records) {
+    const auto file = hdf5::File::open(folder + "results/scores.h5");
+    const auto numbers = [&](const std::string& column) { return file.dataset("runs/" + column).doubles(); };
+    const auto texts = [&](const std::string& column) { return file.dataset("runs/" + column).texts(); };
+    const auto record = texts("measured_record"), mask = texts("mask"), schedule = texts("algorithm"),
+               transport = texts("transport");
+    const auto tokens = numbers("tokens");
+    int right = 0, all = 0;
+    for (const std::string pass : {"forward", "backward"}) {
+        const auto measured = numbers("seconds_measured_" + pass), spread = numbers("spread_measured_" + pass),
+                   predicted = numbers("seconds_predicted_" + pass);
+        for (std::size_t i = 0; i < record.size(); ++i)
+            for (std::size_t j = i + 1; j < record.size(); ++j) {
+                if (!records.contains(record[i]) || record[i] != record[j] || mask[i] != mask[j] ||
+                    schedule[i] != schedule[j] || transport[i] != transport[j] || tokens[i] != tokens[j] ||
+                    std::abs(measured[i] / measured[j] - 1) <= spread[i] + spread[j])
+                    continue;
+                ++all;
+                right += (measured[i] < measured[j]) == (predicted[i] < predicted[j]);
+            }
+    }
+    return fmt::format("{} of {}", right, all);
+}
+
+BOOST_AUTO_TEST_CASE(results_say_which_pairs_are_ranked_right_and_how_far_off_single_attends_are) {
+    for (const std::set<std::string>& records :
+         std::vector<std::set<std::string>>{{"validate_2cpus"},
+                                            {"validate_2xh200"},
+                                            {"validate_2xh100"},
+                                            {"validate_2xh200_nccl"},
+                                            {"validate_2xh100_nccl"},
+                                            {"validate_4xh100"},
+                                            {"validate_4xh100_nccl"},
+                                            {"throughput_2xh200_masks", "throughput_2xh200_long_documents"},
+                                            {"throughput_4xh200_masks"},
+                                            {"throughput_2xh200_layouts"},
+                                            {"throughput_4xh200_layouts"},
+                                            {"validate_4xh200", "validate_4xh200_more"}})
+        check_has_row("| `" +
+                          (records.contains("throughput_2xh200_masks") ? "throughput_2xh200_masks" : *records.begin()) +
+                          ".h5`",
+                      "| " + pairs_ranked_right(records) + " |");
+    for (const std::string gpus : {"2xh100", "4xh100", "2xh200", "4xh200", "4xh200-2"}) {
+        // Held-out attends are predicted within LARGEST %, on average MEAN %.
+        std::ifstream file(folder + "machines/" + gpus + "_calibrated.toml");
+        std::string line;
+        std::getline(file, line);
+        std::getline(file, line);
+        const auto figure_after = [&](const std::string& words) {
+            const auto at = line.find(words);
+            BOOST_REQUIRE_MESSAGE(at != std::string::npos, gpus << ": " << line);
+            return std::stod(line.substr(at + words.size()));
+        };
+        check_has_row("  | " + gpus + "_calibrated",
+                      fmt::format("| {:.1f} % | {:.1f} % |", figure_after("on average "), figure_after("within ")));
+    }
+    for (const auto& [records, said] :
+         {std::pair{std::vector<std::string>{"validate_2xh200", "validate_2xh200_nccl"},
+                    "{:.1f} %, over NCCL {:.1f} %"},
+          {{"validate_2xh100", "validate_2xh100_nccl"}, "{:.1f} %, over NCCL {:.1f} %"},
+          {{"validate_4xh100", "validate_4xh100_nccl"}, "{:.1f} %, over NCCL {:.1f} %"}}) {
+        std::vector<double> means;
+        for (const auto& record : records) {
+            std::vector<double> errors;
+            for (const auto& ring : scores().rings)
+                for (const auto& pass : ring.passes)
+                    if (ring.record == record && ring.tokens_per_rank >= 8192) errors.push_back(pass.error());
+            means.push_back(100 * score(errors).mean);
+        }
+        check_has_row("| `" + records.front() + ".h5`", fmt::format(fmt::runtime(said), means[0], means[1]) + " |");
+    }
 }
 
 BOOST_AUTO_TEST_CASE(the_limits_name_the_largest_errors) {

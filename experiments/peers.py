@@ -17,8 +17,10 @@ kind "peer" and the peer's name under "kernels".
 import argparse
 import datetime
 import math
+import pathlib
 import platform
 import shlex
+import subprocess
 import sys
 import time
 
@@ -164,50 +166,16 @@ def fa2(cell, q, k, v, dout):
 PEERS = {"fa4": fa4, "cudnn": cudnn, "fa2": fa2}
 
 
-class Energy:
-    """The energy counter of the GPU, in joules; None without NVML."""
-
-    def __init__(self):
-        self.handle = None
-        try:
-            import pynvml
-            pynvml.nvmlInit()
-            self.nvml = pynvml
-            self.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            self.joules()
-        except Exception as error:  # of a kind that only the missing package knows
-            print(f"no energy: {error}", file=sys.stderr)
-            self.handle = None
-
-    def joules(self):
-        return self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle) * 1e-3
-
-    def clock(self):
-        return self.nvml.nvmlDeviceGetClockInfo(self.handle, self.nvml.NVML_CLOCK_SM) if self.handle else 0
-
-    def watts(self, call, call_seconds, seconds):
-        """Mean power while the call runs back to back, between two steps of the counter."""
-        if self.handle is None:
-            return math.nan
-        batch = min(1000, max(1, math.ceil(0.02 / call_seconds)))
-        start, before, first, last = time.perf_counter(), self.joules(), None, None
-        while time.perf_counter() - start < 0.1 + 4 * seconds and not (last and last[0] - first[0] >= seconds):
-            for _ in range(batch):
-                call()
-            event = torch.cuda.Event()
-            event.record()
-            while not event.query():
-                now = self.joules()
-                if now == before:
-                    continue
-                before = now
-                if time.perf_counter() - start >= 0.1:
-                    if first:
-                        last = time.perf_counter(), now
-                    else:
-                        first = time.perf_counter(), now
-        torch.cuda.synchronize()
-        return (last[1] - first[1]) / (last[0] - first[0]) if last else math.nan
+def driver_and_clock():
+    """The driver's version and the SM clock in MHz now; "unknown" and 0 without NVML."""
+    try:
+        import pynvml
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    except Exception as error:  # of a kind that only the missing package knows
+        print(f"no NVML: {error}", file=sys.stderr)
+        return "unknown", 0
 
 
 class Pass:
@@ -226,7 +194,7 @@ class Pass:
         with torch.cuda.graph(self.graph):
             self.kept = call()
         self.call = self.graph.replay
-        self.rounds, self.burst, self.power = [], [], math.nan
+        self.rounds, self.burst = [], []
 
 
 def words(error):
@@ -296,7 +264,7 @@ def time_bursts(passes, rest=0.02, count=10):
             one.burst.append(begin.elapsed_time(end) * 1e-3)
 
 
-def time_sustained(passes, seconds, warm_up, energy, rounds=5):
+def time_sustained(passes, seconds, warm_up, rounds=5):
     """Times calls of the peers back to back, in turns; the first third of each turn is not counted."""
     counts = []
     for one in passes:
@@ -308,8 +276,6 @@ def time_sustained(passes, seconds, warm_up, energy, rounds=5):
     for _ in range(rounds):
         for one, count in zip(passes, counts):
             one.rounds.append(times(one.call, count)[count // 3:])
-    for one in passes:
-        one.power = energy.watts(one.call, typical_of_rounds(one.rounds)[0], seconds / 2)
 
 
 def typical(values):
@@ -334,9 +300,6 @@ def columns(cell, passes):
                 values[prefix + one.direction] = flop / seconds, "FLOP/s"
                 values[prefix + one.direction + "_seconds"] = seconds, "s"
                 values[prefix + one.direction + "_spread"] = spread, "1"
-        if one.rounds and not math.isnan(one.power):
-            values["power_" + one.direction] = one.power, "W"
-            values["energy_" + one.direction] = one.power * typical_of_rounds(one.rounds)[0] / flop, "J/FLOP"
         if one.rounds:
             samples[f"calls/{one.direction}/seconds"] = one.rounds
         if one.burst:
@@ -344,7 +307,18 @@ def columns(cell, passes):
     return values, samples
 
 
-def provenance(arguments, energy):
+def commit():
+    """Commit of this script, with "+dirty" if files have changed; "unknown" without git or a repository."""
+    def git(*words):
+        return subprocess.run(["git", "-C", pathlib.Path(__file__).parent, *words], capture_output=True, text=True,
+                              check=True).stdout.strip()
+    try:
+        return git("rev-parse", "HEAD") + ("+dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def provenance(arguments):
     def version(package):
         from importlib import metadata
         try:
@@ -352,13 +326,13 @@ def provenance(arguments, energy):
         except metadata.PackageNotFoundError:
             return "none"
 
-    driver = energy.nvml.nvmlSystemGetDriverVersion() if energy.handle else "unknown"
+    driver, clock = driver_and_clock()
     return {"begin": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "command": shlex.join(sys.argv), "gpu": torch.cuda.get_device_name(DEVICE), "driver": str(driver),
+            "command": shlex.join(sys.argv), "commit": commit(), "gpu": torch.cuda.get_device_name(DEVICE), "driver": str(driver),
             "torch": str(torch.__version__), "cudnn": str(torch.backends.cudnn.version()),
             "cuda": str(torch.version.cuda), "python": platform.python_version(),
             "flash_attn_4": version("flash-attn-4"), "nvidia_cutlass_dsl": version("nvidia-cutlass-dsl"),
-            "sm_clock_idle_mhz": energy.clock(), "seconds": arguments.seconds, "warm_up": arguments.warm_up}
+            "sm_clock_idle_mhz": clock, "seconds": arguments.seconds, "warm_up": arguments.warm_up}
 
 
 def write(path, runs, about, protocols):
@@ -399,7 +373,7 @@ def write(path, runs, about, protocols):
             dataset.attrs["units"], dataset.attrs["description"] = "s", "device time of one call"
 
 
-def time_cell(cell, arguments, energy):
+def time_cell(cell, arguments):
     """Runs of the record: (name, labels, columns, samples) for each peer."""
     tensors = cell.tensors()
     passes, absent, reference = {}, {}, None
@@ -422,7 +396,7 @@ def time_cell(cell, arguments, energy):
         if "burst" in arguments.protocol:
             time_bursts(timed)
         if "sustained" in arguments.protocol:
-            time_sustained(timed, arguments.seconds, arguments.warm_up, energy)
+            time_sustained(timed, arguments.seconds, arguments.warm_up)
     for name in arguments.peers:
         labels = {"kind": "peer", "shape": cell.shape + "/bf16", "mask": cell.mask, "kernels": name,
                   "layout": "contiguous", "algorithm": "none", "absent": absent.get(name, ""),
@@ -430,8 +404,7 @@ def time_cell(cell, arguments, energy):
         values, samples = columns(cell, passes[name]) if name in passes else ({}, {})
         shown = " ".join(f"{key}={values[key][0] * scale:.{digits}f}" for key, scale, digits in (
             ("rate_forward", 1e-12, 0), ("rate_backward", 1e-12, 0), ("burst_rate_forward", 1e-12, 0),
-            ("burst_rate_backward", 1e-12, 0), ("energy_forward", 1e12, 3), ("energy_backward", 1e12, 3))
-            if key in values)
+            ("burst_rate_backward", 1e-12, 0)) if key in values)
         print(f"{name:6} {cell.name()[:60]:60} {shown} {absent.get(name, '' if shown else 'agrees')[:120]}", flush=True)
         yield f"peer {name} {cell.name()}".replace("/", "_"), labels, values, samples
 
@@ -447,14 +420,14 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare results, time nothing; fills FlashAttention-4's cache")
     parser.add_argument("--stop-after", type=float, default=math.inf, metavar="SECONDS", help="begin no cell after that")
     arguments = parser.parse_args()
-    energy, runs, begin = Energy(), [], time.perf_counter()
-    about = provenance(arguments, energy)
+    runs, begin = [], time.perf_counter()
+    about = provenance(arguments)
     for text in arguments.cells:
         if time.perf_counter() - begin > arguments.stop_after:
             print(f"time is up: {text} and what follows were not timed", flush=True)
             break
         cell = Cell(text)
-        runs += time_cell(cell, arguments, energy)
+        runs += time_cell(cell, arguments)
         torch.cuda.empty_cache()
         if not arguments.check:
             write(arguments.output, runs, about, arguments.protocol)

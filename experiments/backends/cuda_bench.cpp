@@ -11,12 +11,6 @@
 namespace ringlab::experiments {
 namespace {
 
-double median_of_rounds(const std::vector<std::vector<double>>& rounds) {
-    std::vector<double> medians;
-    for (const auto& round : rounds) medians.push_back(gpu::median(round));
-    return gpu::median(std::move(medians));
-}
-
 class CudaBench : public Bench {
 public:
     CudaBench(const ExecutionConfig& config, const TimingConfig& timing, const std::vector<int>& ranks)
@@ -123,7 +117,8 @@ public:
 private:
     gpu::GpuOptions ring_options(const layouts::RingGroup& group, const std::string& transport) const {
         gpu::GpuOptions options;
-        // Ranks that do the same work side by side exchange nothing, and name no transport. They may be on several hosts.
+        // Ranks that do the same work side by side exchange nothing, and name no transport. They may be on several
+        // hosts.
         options.transport = group.world() == 1  ? gpu::TransportKind::loopback
                             : transport.empty() ? gpu::TransportKind::mixed
                                                 : gpu::transport_kind(transport);
@@ -150,13 +145,7 @@ private:
         const gpu::TimingOptions options{timing_.rounds, timing_.repeat_seconds / timing_.rounds,
                                          timing_.warm_up_seconds};
         auto timed = gpu::time_calls(calls, options, nvml_, samples.clocks);
-        for (std::size_t i = 0; i < calls.size(); ++i) {
-            CallSamples call{timed[i].name, std::move(timed[i].seconds)};
-            if (calls[i].refresh)  // those that are compared
-                call.watts =
-                    gpu::sustained_watts(calls[i], median_of_rounds(call.seconds), 0.5 * timing_.repeat_seconds, nvml_);
-            samples.calls.push_back(std::move(call));
-        }
+        for (auto& call : timed) samples.calls.push_back({call.name, std::move(call.seconds)});
     }
 
     /// Rings beside each other become one, with their ranks in a row.

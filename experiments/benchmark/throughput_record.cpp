@@ -166,11 +166,6 @@ void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& pl
         const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
         const auto seconds = typical(call.seconds);
         describe_rate(run, call.name, flop, seconds);
-        if (call.watts) {
-            run.attribute("energy_" + call.name, *call.watts * seconds.median / flop, "J/FLOP",
-                          "mean power back to back, times the median time, over visible pairs");
-            run.attribute("power_" + call.name, *call.watts, "W", "mean, back to back");
-        }
         describe_bursts(run, call);
         for (const auto& round : call.seconds) medians[call.name].push_back(typical(round).median);
     }

@@ -29,8 +29,7 @@ std::vector<double> slowest(const std::vector<std::vector<double>>& seconds);
 void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples);
 
 /// The raw samples, and columns for each call: rate_CALL; for our kernels also ratio_CALL, which is rate_CALL divided
-/// by cuDNN's rate; energy_CALL, joules for each FLOP, where power was measured. Single passes have burst_rate_CALL and
-/// burst_ratio_CALL instead.
+/// by cuDNN's rate. Single passes have burst_rate_CALL and burst_ratio_CALL instead.
 void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples);
 
 /// The column rate_matrix_product and, by transport and message size, "link/TRANSPORT/bandwidth".

@@ -109,26 +109,6 @@ std::string burst_table(const Record& record, const std::vector<ThroughputCase>&
     return any ? "Single passes on one GPU (burst), TFLOP/s\n" + table.text() + "\n" : "";
 }
 
-/// What sustained calls took of power. Empty for records without.
-std::string energy_table(const Record& record, const std::vector<ThroughputCase>& cases) {
-    Table table({"shape", "mask", "tokens", "kernels", "fwd W", "pJ/FLOP", "cuDNN W", "pJ/FLOP", "bwd W", "pJ/FLOP",
-                 "cuDNN W", "pJ/FLOP"});
-    bool any = false;
-    for (const auto& which : cases) {
-        const auto value = [&](const std::string& name) { return number(record, which.name(), name); };
-        if (which.kind != Kind::device || std::isnan(value("energy_forward"))) continue;
-        any = true;
-        std::vector<std::string> cells{which.shape, which.which.mask, fmt::format("{}", which.which.tokens),
-                                       which.kernels};
-        for (const auto* call : {"forward", "cudnn_forward", "backward", "cudnn_backward"}) {
-            cells.push_back(cell(value(std::string("power_") + call), "{:.0f}"));
-            cells.push_back(cell(value(std::string("energy_") + call) * 1e12, "{:.3f}"));
-        }
-        table.add(cells);
-    }
-    return any ? "Power and energy of kernels back to back on one GPU\n" + table.text() + "\n" : "";
-}
-
 std::string ceiling_lines(const Record& record) {
     const std::string run = "ceilings";
     if (!record.has(run)) return "";
@@ -169,7 +149,7 @@ std::string absences(const Record& record, const std::vector<ThroughputCase>& ca
 std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases) {
     const double ceiling = number(record, "ceilings", "rate_matrix_product");
     return ring_table(record, cases, ceiling) + device_table(record, cases, ceiling) + burst_table(record, cases) +
-           energy_table(record, cases) + ceiling_lines(record) + absences(record, cases);
+           ceiling_lines(record) + absences(record, cases);
 }
 
 }  // namespace ringlab::experiments

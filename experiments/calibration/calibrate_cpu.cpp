@@ -299,7 +299,8 @@ private:
             std::vector<double> bytes, seconds;
             for (const auto& sum : sums_)
                 if (sum.kind == kind) bytes.push_back(sum.bytes), seconds.push_back(sum.seconds);
-            return fit_line(bytes, seconds);
+            const auto line = fit_line(bytes, seconds);
+            return line.has_slope ? fit_rising_line(bytes, seconds) : line;
         };
         const auto add = line_of(OpKind::add), merge = line_of(OpKind::merge);
         machine_.accumulate_launch_seconds = add.constant;

@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +19,7 @@ struct PassSamples {
     std::vector<std::vector<double>> seconds;  ///< by repeat and rank: from the pass's start to its end on this one
     std::vector<std::vector<double>> issue;    ///< likewise: host time until everything was enqueued
     double period = 0;                         ///< seconds from a pass's start to the next one's; of the first ring
-    layouts::Timeline timeline;                ///< of an extra pass; of the first ring
+    layouts::Timeline timeline;                ///< of the median extra pass; of the first ring
 };
 
 /// Memory of a rank in bytes, by what it is for.
@@ -52,7 +51,6 @@ struct RingSamples {
 struct CallSamples {
     std::string name;
     std::vector<std::vector<double>> seconds;
-    std::optional<double> watts = {};  ///< mean power while it runs back to back
 };
 
 /// What was timed on one device: kernels and baselines, in turns.

@@ -70,6 +70,11 @@ struct Advised {
 
     /// The margin that nine of ten measured times of such rings keep, see margin(). Nothing if none were measured.
     std::optional<double> margin() const;
+
+    /// Of what those rings were, if none was of this layout or none of this schedule: " of other layouts",
+    /// " of other schedules" or, if neither was measured, " of others". Else, and without a margin, empty. All layouts
+    /// `planned` count as one.
+    std::string margin_is_of() const;
     std::string name() const;
 };
 

@@ -51,7 +51,8 @@ std::string trust_text(const Advice& advice, const Question& question) {
 constexpr const char* row_definitions =
     "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
     "+-: nine of ten measured rings took no more or less than so much of their predicted total; rings of that machine\n"
-    "with about as many tokens per rank and as dense a mask. ?: not scored, as no such ring was measured. On machines\n"
+    "with about as many tokens per rank and as dense a mask. Of other layouts or schedules, or of others: no ring of\n"
+    "this layout or schedule was measured on that machine. ?: not scored, as no such ring was measured. On machines\n"
     "that were not measured: what their file assumes.\n"
     "Memory: of the fullest GPU.\n";
 
@@ -69,7 +70,7 @@ std::vector<std::string> row_of(const Advised& one, std::size_t place) {
             milliseconds(one.forward_seconds),
             milliseconds(one.backward_seconds),
             milliseconds(one.seconds()),
-            percent(one.margin()),
+            percent(one.margin()) + one.margin_is_of(),
             memory_text(one.memory)};
 }
 

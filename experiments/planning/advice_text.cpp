@@ -1,6 +1,9 @@
+#include "experiments/config/planned.hpp"
 #include "experiments/planning/advice.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace ringlab::experiments {
 
@@ -8,6 +11,18 @@ std::string Advised::name() const { return fmt::format("{} on {}", which.name(),
 
 std::optional<double> Advised::margin() const {
     return machine->uncertainty.margin_of(which.ranks, which.tokens, density);
+}
+
+std::string Advised::margin_is_of() const {
+    const auto& rings = machine->uncertainty.rings;
+    if (rings.empty() || !margin()) return "";
+    const bool knows_layout = std::ranges::any_of(rings, [&](const ScoredRing& ring) {
+        return ring.layout == which.layout || (is_planned(ring.layout) && is_planned(which.layout));
+    });
+    const bool knows_schedule =
+        std::ranges::any_of(rings, [&](const ScoredRing& ring) { return ring.schedule == which.schedule; });
+    if (!knows_layout && !knows_schedule) return " of others";
+    return !knows_layout ? " of other layouts" : !knows_schedule ? " of other schedules" : "";
 }
 
 const char* to_string(Advised::Verdict verdict) {

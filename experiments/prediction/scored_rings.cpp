@@ -44,17 +44,20 @@ Scores load_scores(const std::string& path) {
     const auto texts = [&](const char* column) { return file.dataset(fmt::format("runs/{}", column)).texts(); };
     const auto numbers = [&](const std::string& column) { return file.dataset("runs/" + column).doubles(); };
     const auto names = texts("name"), records = texts("measured_record"), machines = texts("machine"),
-               transports = texts("transport"), shapes = texts("shape");
+               transports = texts("transport"), shapes = texts("shape"), layouts = texts("layout"),
+               schedules = texts("algorithm");
     const auto tokens = numbers("tokens"), ranks = numbers("ranks"), densities = numbers("density");
-    Scores scores;
+    std::vector<ScoredRing> all;
     for (std::size_t i = 0; i < names.size(); ++i)
-        scores.rings.push_back({.run = names[i],
-                                .record = records[i],
-                                .machine = machines[i],
-                                .transport = transports[i],
-                                .shape = shapes[i],
-                                .tokens_per_rank = std::llround(tokens[i]) / std::llround(ranks[i]),
-                                .density = densities[i]});
+        all.push_back({.run = names[i],
+                       .record = records[i],
+                       .machine = machines[i],
+                       .transport = transports[i],
+                       .shape = shapes[i],
+                       .layout = layouts[i],
+                       .schedule = schedules[i],
+                       .tokens_per_rank = std::llround(tokens[i]) / std::llround(ranks[i]),
+                       .density = densities[i]});
     for (std::size_t pass = 0; pass < 2; ++pass) {
         const auto column = [&](const char* what) {
             return numbers(fmt::format("{}_{}", what, pass == 0 ? "forward" : "backward"));
@@ -63,8 +66,12 @@ Scores load_scores(const std::string& path) {
                    overlapped = column("error_overlapped"), serial = column("error_serial"),
                    recorded = column("error_recorded");
         for (std::size_t i = 0; i < names.size(); ++i)
-            scores.rings[i].passes[pass] = {measured[i], predicted[i], overlapped[i], serial[i], recorded[i]};
+            all[i].passes[pass] = {measured[i], predicted[i], overlapped[i], serial[i], recorded[i]};
     }
+    Scores scores;
+    const auto warm = numbers("warm");
+    for (std::size_t i = 0; i < all.size(); ++i)
+        (warm[i] == 0 ? scores.rings : scores.warm).push_back(std::move(all[i]));
     scores.machine_digests = machine_digests(file.group("provenance/0"), machines);
     return scores;
 }

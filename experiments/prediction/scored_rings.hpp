@@ -26,7 +26,7 @@ struct ScoredRing {
     std::string run;      ///< its name in the record of scores
     std::string record;   ///< where it was measured, without folder and ending
     std::string machine;  ///< the machine file, without folder and ending
-    std::string transport, shape;
+    std::string transport, shape, layout, schedule;
     std::int64_t tokens_per_rank = 0;
     double density = 0;                  ///< see density()
     std::array<ScoredPass, 2> passes{};  ///< forward, backward
@@ -38,6 +38,7 @@ struct ScoredRing {
 /// What `validate --measured all` has found, and the machine files that it used.
 struct Scores {
     std::vector<ScoredRing> rings;
+    std::vector<ScoredRing> warm;  ///< during which a GPU was slowed down because of its temperature; in no margin
     std::map<std::string, std::string> machine_digests;  ///< SHA-256 of a machine file by its name, see ScoredRing
 };
 

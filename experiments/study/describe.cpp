@@ -70,9 +70,8 @@ void describe_maps(RunWriter& run, const layouts::Rotary& rotary, const layouts:
 /// Writes the prices for which a layout was made, if it is made for prices.
 void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan) {
     if (!is_planned(layout)) return;
-    const auto text =
-        text_of(prices_of(layout, plan.forward->options().schedule, plan.problem, plan.layout().ranks(),
-                          plan.forward->options().gradient_dtype));
+    const auto text = text_of(prices_of(layout, plan.forward->options().schedule, plan.problem, plan.layout().ranks(),
+                                        plan.forward->options().gradient_dtype));
     run.attribute("layout_prices_sha256", to_text(digest_of(std::as_bytes(std::span(text)))), "1",
                   "digest of the prices that the layout was made for, a line each");
 }
@@ -122,7 +121,9 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
     run.dataset("measured/makespan", makespan, {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
                 "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
                 "take turns");
-    run.timeline("measured", to_string(pass), repeats.back().front().timeline(pass));
+    std::vector<layouts::Timeline> timelines;
+    for (const auto& repeat : repeats) timelines.push_back(repeat.front().timeline(pass));
+    run.timeline("measured", to_string(pass), timelines[layouts::typical(timelines)]);
 
     const std::string name = to_string(pass);
     describe_rotation(run, repeats, pass);

@@ -17,7 +17,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan);
 void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Extent extent);
 
 /// Measured repeats of one case: `repeats[i][replica]`. CPU time of the attends by repeat, replica and rank, makespans,
-/// the last repeat's spans of replica 0, memory.
+/// spans of replica 0 in the repeat with the median makespan, memory.
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats);
 
 /// Number of visible pairs that each rank computes.

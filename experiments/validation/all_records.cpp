@@ -53,6 +53,15 @@ std::string in_words(const Coverage& found) {
                        found.all > 0 ? 100 * static_cast<double>(found.within) / static_cast<double>(found.all) : 0);
 }
 
+/// Of both passes of the record's rings, by today's model.
+std::vector<double> errors_of(const std::vector<ScoredRing>& rings, const std::string& record) {
+    std::vector<double> errors;
+    for (const auto& ring : rings)
+        for (const auto& pass : ring.passes)
+            if (ring.record == record) errors.push_back(pass.error());
+    return errors;
+}
+
 /// Record, machine file and length, in this order.
 using ScoreKey = std::tuple<std::string, std::string, std::int64_t>;
 
@@ -98,7 +107,8 @@ void describe_scored_ring(RunWriter& run, const std::string& record, const Throu
 }
 
 void score_record(Record& scores, const ScoredRecord& record, Progress& progress) {
-    RecordedRings rings(record.path, record.left_out);
+    RecordedRings rings(record.path, {.changed = record.left_out.changed});
+    const auto hot = hot_runs(hdf5::File::open(record.path));
     const KeptErrors kept(record.path);
     const auto machines = load_machines(record);
     for (std::size_t i = 0; i < rings.cases().size(); ++i) {
@@ -111,6 +121,8 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
         describe_scored_ring(run, record.name, ring);
         run.attribute("machine", machine, "1", "machine file that it is scored on");
         run.attribute("density", density(plan.mask()), "1", "visible pairs over those of a causal mask");
+        run.attribute("warm", static_cast<std::int64_t>(hot[rings.row(i)]), "1",
+                      "1: a GPU was slowed down because of its temperature; the ring is in no margin");
         for (const auto pass : both_passes) {
             const auto measured = measured_pass(samples, pass);
             const std::string ending = to_string(pass);
@@ -135,7 +147,7 @@ std::string score_all(Record& scores, const std::vector<ScoredRecord>& records, 
     for (const auto& record : records)
         if (record.why_not.empty()) score_record(scores, record, progress);
     scores.finish();
-    return scores_text(load_scores(scores.name()).rings, records);
+    return scores_text(load_scores(scores.name()), records);
 }
 
 std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& rings) {
@@ -178,13 +190,16 @@ std::vector<std::vector<std::string>> margin_rows(const std::vector<ScoredRing>&
     return rows;
 }
 
-std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<ScoredRecord>& records) {
+std::string scores_text(const Scores& scores, const std::vector<ScoredRecord>& records) {
+    const auto& rings = scores.rings;
     std::string others;
     for (const auto& record : records) {
         if (!record.why_not.empty()) others += fmt::format("{}: {}\n", record.name, record.why_not);
         if (record.hot_rings > 0)
-            others += fmt::format("{}: {} rings during which a GPU was slowed down because of its temperature\n",
-                                  record.name, record.hot_rings);
+            others += fmt::format(
+                "{}: {} rings during which a GPU was slowed down because of its temperature; {} % off by today's "
+                "model\n",
+                record.name, record.hot_rings, percent(errors_of(scores.warm, record.name)));
         for (const auto& [schedule, change] : record.left_out.changed)
             others += fmt::format("{}, {}{}: {}\n", record.name, schedule, lengths_text(change), change.how);
     }

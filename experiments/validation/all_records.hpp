@@ -45,6 +45,6 @@ std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& 
 std::vector<std::vector<std::string>> margin_rows(const std::vector<ScoredRing>& rings);
 
 /// Both as tables with what their words mean, how many rings lie within their margins, and what is not scored, and why.
-std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<ScoredRecord>& records);
+std::string scores_text(const Scores& scores, const std::vector<ScoredRecord>& records);
 
 }  // namespace ringlab::experiments

@@ -26,8 +26,8 @@ std::map<std::string, sim::Machine> load_machines(const ScoredRecord& record);
 
 /// All of them, by name. Every record of validate and throughput is looked into; results/not_scored.toml lists those
 /// that are not scored, or whose rings of a schedule are not, or its short ones, with the reason. Rings during which a
-/// GPU was slowed down because of its temperature are not scored either. A record's name tells its machine:
-/// KIND_MACHINE_MORE is scored on MACHINE_calibrated, its rings over NCCL on MACHINE_calibrated_nccl.
+/// GPU was slowed down because of its temperature are predicted, but in no table or margin. A record's name tells its
+/// machine: KIND_MACHINE_MORE is scored on MACHINE_calibrated, its rings over NCCL on MACHINE_calibrated_nccl.
 ///
 /// Throws Error if the list names what is not there, or if there is no such machine file.
 std::vector<ScoredRecord> scored_records();

@@ -95,39 +95,4 @@ std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Bur
     return samples;
 }
 
-std::optional<double> sustained_watts(const TimedCall& call, double call_seconds, double seconds, const Nvml& nvml) {
-    using Clock = std::chrono::steady_clock;
-    int device = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    if (!nvml.joules(device)) return {};
-    const Stream stream;
-    const Event enqueued(Event::Use::ordering);
-    const auto batch = static_cast<int>(std::clamp(std::ceil(0.02 / call_seconds), 1.0, 1000.0));
-    struct Step {
-        Clock::time_point at;
-        double joules;
-    };
-    std::optional<Step> first, last;
-    double before = *nvml.joules(device);
-    const auto start = Clock::now();
-    const auto since = [](Clock::time_point then) {
-        return std::chrono::duration<double>(Clock::now() - then).count();
-    };
-    // The first steps of the counter still cover time before the call. After a tenth of a second the power has settled.
-    const auto enough = [&] { return last && last->at - first->at >= std::chrono::duration<double>(seconds); };
-    while (since(start) < 0.1 + 4 * seconds && !enough()) {
-        for (int i = 0; i < batch; ++i) call.call(stream);
-        enqueued.record(stream);
-        while (!enqueued.done()) {
-            const double now = nvml.joules(device).value_or(before);
-            if (now == before) continue;
-            before = now;
-            if (since(start) >= 0.1) (first ? last : first) = Step{Clock::now(), now};
-        }
-    }
-    RINGLAB_CUDA(cudaStreamSynchronize(stream));
-    if (!last) return {};
-    return (last->joules - first->joules) / std::chrono::duration<double>(last->at - first->at).count();
-}
-
 }  // namespace ringlab::gpu

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,10 +54,5 @@ std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const Timi
 /// and hold their overhead of 1 to 2 us. One round, all passes in order, those of the warm-up too.
 std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const BurstOptions& options, const Nvml& nvml,
                                      std::vector<ClockSample>& clocks);
-
-/// Mean watts of the current device while a call runs back to back, from its energy counter between two of the
-/// counter's own steps at least `seconds` apart; nothing where NVML has no such counter. `call_seconds` is about what
-/// one call takes.
-std::optional<double> sustained_watts(const TimedCall& call, double call_seconds, double seconds, const Nvml& nvml);
 
 }  // namespace ringlab::gpu

@@ -30,7 +30,6 @@ struct Nvml::Library {
     Status (*temperature)(Device, int, unsigned*) = nullptr;
     Status (*throttle)(Device, unsigned long long*) = nullptr;
     Status (*driver_version)(char*, unsigned) = nullptr;
-    Status (*energy)(Device, unsigned long long*) = nullptr;  // null in libraries before Volta's
     std::map<int, Device> devices;
 
     ~Library() {
@@ -59,7 +58,6 @@ Nvml::Nvml() {
                           library->find("nvmlDeviceGetCurrentClocksThrottleReasons", library->throttle) &&
                           library->find("nvmlSystemGetDriverVersion", library->driver_version);
     if (!complete) return;
-    library->find("nvmlDeviceGetTotalEnergyConsumption", library->energy);
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) return;
     for (int device = 0; device < count; ++device) {
@@ -97,14 +95,6 @@ std::optional<ClockSample> Nvml::sample(int device, ClockSample::Moment moment) 
     unsigned long long reasons = 0;
     if (library_->throttle(found->second, &reasons) == success) sample.throttle_reasons = reasons;
     return sample;
-}
-
-std::optional<double> Nvml::joules(int device) const {
-    if (!library_ || !library_->energy) return {};
-    const auto found = library_->devices.find(device);
-    unsigned long long millijoules = 0;
-    if (found == library_->devices.end() || library_->energy(found->second, &millijoules) != success) return {};
-    return static_cast<double>(millijoules) * 1e-3;
 }
 
 }  // namespace ringlab::gpu

@@ -37,10 +37,6 @@ public:
     /// 10 us to 1 ms of host time.
     std::optional<ClockSample> sample(int device, ClockSample::Moment moment) const;
 
-    /// Joules that a CUDA device has used since its driver was loaded; nothing if NVML does not count them. The value
-    /// changes in steps, some tens of milliseconds apart. Any thread may call it.
-    std::optional<double> joules(int device) const;
-
 private:
     struct Library;
     std::unique_ptr<Library> library_;

@@ -42,7 +42,7 @@ TransportKind transport_kind(const std::string& name);
 /// short passes slower.
 enum class Timelines {
     none,
-    extra,  ///< one more pass after the timed ones
+    extra,  ///< of five more passes after the timed ones that with the median time is kept
     all,
 };
 
@@ -74,7 +74,7 @@ struct GpuOptions {
 
 /// Times of one pass, by repeat.
 struct PassRun {
-    std::vector<layouts::Timeline> timelines;  ///< by repeat, one of an extra pass, or none: GpuOptions::timelines
+    std::vector<layouts::Timeline> timelines;  ///< by repeat, one of extra passes, or none: GpuOptions::timelines
     /// Seconds by repeat, then rank: from the pass's start on the first rank to its end on this one, everything
     /// included.
     std::vector<std::vector<double>> rank_seconds;

@@ -68,7 +68,7 @@ void place_rows(const std::vector<float>& local, std::span<const std::int64_t> p
         }
 }
 
-PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankResult* const> ranks) {
+PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankResult* const> ranks, Timelines kept) {
     const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->passes[size(pass)]; };
     const auto first_start = [&](const std::vector<Picoseconds> PassTimes::*starts, std::size_t i) {
         auto start = std::numeric_limits<Picoseconds>::max();
@@ -109,6 +109,7 @@ PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankR
         layouts::set_begins(timeline, program);
         for (auto& span : timeline.spans) span.busy = span.end - span.begin;
     }
+    if (kept == Timelines::extra) run.timelines = {std::move(run.timelines[layouts::typical(run.timelines)])};
     return run;
 }
 
@@ -169,8 +170,8 @@ GpuRun assemble(const Job& job, std::span<RankResult* const> ranks) {
         run.clocks.insert(run.clocks.end(), rank->clocks.begin(), rank->clocks.end());
         run.clock_uncertainty = std::max(run.clock_uncertainty, layouts::to_seconds(rank->clock_uncertainty));
     }
-    run.forward = assemble_pass(0, job.programs[0], ranks);
-    if (job.backward) run.backward = assemble_pass(1, job.programs[1], ranks);
+    run.forward = assemble_pass(0, job.programs[0], ranks, job.options.timelines);
+    if (job.backward) run.backward = assemble_pass(1, job.programs[1], ranks, job.options.timelines);
     return run;
 }
 

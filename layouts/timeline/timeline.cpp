@@ -52,6 +52,13 @@ Picoseconds Timeline::makespan() const {
     return end;
 }
 
+std::size_t typical(std::span<const Timeline> timelines) {
+    std::vector<std::pair<Picoseconds, std::size_t>> all;
+    for (std::size_t i = 0; i < timelines.size(); ++i) all.emplace_back(timelines[i].makespan(), i);
+    std::ranges::sort(all);
+    return all.at((all.size() - 1) / 2).second;
+}
+
 void set_begins(Timeline& timeline, const Program& program) {
     std::vector<std::size_t> first;  // by rank, of its spans
     std::size_t count = 0;

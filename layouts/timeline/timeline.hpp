@@ -3,6 +3,8 @@
 #include "layouts/basics/basic_types.hpp"
 #include "layouts/program/program.hpp"
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 namespace ringlab::layouts {
@@ -60,6 +62,10 @@ struct RankTotals {
 /// little; for all other spans to `posted`. Throws Error if the number of spans is not that of the program's
 /// operations.
 void set_begins(Timeline& timeline, const Program& program);
+
+/// Index of the timeline whose makespan is the median, the lower one of two in the middle. `timelines` must not be
+/// empty.
+std::size_t typical(std::span<const Timeline> timelines);
 
 /// One entry per rank.
 std::vector<RankTotals> totals(const Timeline& timeline);

@@ -114,7 +114,7 @@ def save(path, options, trained):
         file.attrs.update({"experiment": "train_tiny_llama", "configuration": str(vars(options))})
         file.create_group("provenance/0").attrs.update({
             "command_line": " ".join(["train_tiny_llama.py", *sys.argv[1:]]), "torch": str(torch.__version__),
-            "devices": ", ".join(gpus), "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")})
+            "devices": ", ".join(gpus), "commit": ringlab.commit(), "date": datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")})
         file.create_dataset("name", data=list(trained), dtype=h5py.string_dtype())
         for column, unit in (("losses", "nats of a token"), ("seconds", "s"), ("peak", "bytes that a step adds"),
                              ("gradient_error", "of the gradient, relative RMS")):

@@ -3,6 +3,7 @@
 #include "layouts/basics/registry.hpp"
 #include "layouts/problem/rotary.hpp"
 #include "layouts/program/program.hpp"
+#include "provenance_commit.hpp"
 #include "python/library/callback_ring.hpp"
 #include "python/library/schedules.hpp"
 #include "python/library/status.hpp"
@@ -247,6 +248,8 @@ extern "C" {
 
 int ringlab_version(void) { return RINGLAB_CPU_VERSION; }
 const char* ringlab_message(void) { return last_message.c_str(); }
+
+const char* ringlab_commit(void) { return RINGLAB_COMMIT; }
 
 ringlab_status ringlab_name(ringlab_kind kind, int index, const char** name, const char** usage, const char** help) {
     return guarded(RINGLAB_REFUSED, [&] {

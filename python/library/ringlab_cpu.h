@@ -27,6 +27,9 @@ typedef enum {
 /* Why the last call of this thread failed; valid until its next call. */
 const char* ringlab_message(void);
 
+/* The commit that this library was built from, with "+dirty" if files had changed; "unknown" without a repository. */
+const char* ringlab_commit(void);
+
 /* ---- Names ---- */
 
 typedef enum { RINGLAB_LAYOUTS = 0, RINGLAB_MASKS = 1, RINGLAB_SCHEDULES = 2 } ringlab_kind;

@@ -6,10 +6,10 @@
 """
 
 from ringlab import _library
-from ringlab._library import BrokenRing, Refused
+from ringlab._library import BrokenRing, Refused, commit
 from ringlab._tables import advise, machines, predict
 
-__all__ = ["BrokenRing", "Refused", "advise", "granularity", "layouts", "machines", "masks", "positions", "predict",
+__all__ = ["BrokenRing", "Refused", "advise", "commit", "granularity", "layouts", "machines", "masks", "positions", "predict",
            "record", "schedules"]
 
 

@@ -89,7 +89,7 @@ def _load():
     if library.ringlab_version() != VERSION:
         raise ImportError(f"{path} has version {library.ringlab_version()} of the C interface, this package wants "
                           f"{VERSION}; install both from one checkout")
-    library.ringlab_message.restype = c_char_p
+    library.ringlab_message.restype = library.ringlab_commit.restype = c_char_p
     for name, arguments in SIGNATURES.items():
         getattr(library, name).argtypes = arguments
     for name in ("ringlab_plan_destroy", "ringlab_ring_destroy", "ringlab_all_gather_ready", "ringlab_all_gather_leave",
@@ -113,6 +113,11 @@ def checked(loaded, message, name, arguments):
 
 def call(name, *arguments):
     checked(library, "ringlab_message", name, arguments)
+
+
+def commit():
+    """Commit that the library was built from, with "+dirty" if files had changed; "unknown" without a repository."""
+    return library.ringlab_commit().decode()
 
 
 def names(kind):

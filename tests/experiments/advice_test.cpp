@@ -441,8 +441,8 @@ BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
     Question question{config, machines};
     question.rows = 1;  // to explain a row takes as long as to find it
     const auto advice = advise(question);
-    // All ranks of one ring alone have 16384 * 16384 * 9 = 2.4e9. One rank's ring has 9 for each rank, looked at on five
-    // ranks, for some ten combinations: 450, of which a third and three times that pass.
+    // All ranks of one ring alone have 16384 * 16384 * 9 = 2.4e9. One rank's ring has 9 for each rank, looked at on
+    // five ranks, for some ten combinations: 450, of which a third and three times that pass.
     BOOST_TEST(advice.operations < 1350 * gpus);
     BOOST_TEST(advice.operations > 150 * gpus);
     BOOST_TEST(advice.ranked().empty());  // the simulator is not asked for so many
@@ -517,6 +517,28 @@ BOOST_AUTO_TEST_CASE(each_row_says_what_rings_of_its_length_and_mask_keep_to) {
     config.advice.gpus = 1;
     const auto of_one_gpu = advice_for(config, machines);
     for (const auto* one : of_one_gpu.ranked()) BOOST_TEST(!one->margin().has_value());
+}
+
+// 2xh200 has rings of zigzag under ring and joined-ring, but none of stripes of 32, or of two groups of heads.
+BOOST_AUTO_TEST_CASE(a_row_says_when_its_layout_or_schedule_was_never_measured_on_its_machine) {
+    auto config = question_config("causal", 65536, 2);
+    config.sweep.ranks = {2};
+    config.sweep.schedules = {"ring", "all-gather:4"};
+    config.sweep.layouts = {"zigzag", "striped:32"};
+    const std::vector machines{advised_machine("2xh200_calibrated")};
+    const Question question{config, machines};
+    const auto advice = advise(question);
+    std::map<std::pair<std::string, std::string>, std::string> said;
+    for (const auto* one : advice.ranked()) said[{one->which.layout, one->which.schedule}] = one->margin_is_of();
+    const decltype(said) expected{{{"zigzag", "ring"}, ""},
+                                  {{"zigzag", "all-gather:4"}, " of other schedules"},
+                                  {{"striped:32", "ring"}, " of other layouts"},
+                                  {{"striped:32", "all-gather:4"}, " of others"}};
+    BOOST_TEST((said == expected));
+    const auto text = advice_text(advice, question);
+    const auto margin = 100 * *advice.ranked().front()->margin();
+    for (const auto& [which, of] : expected)
+        BOOST_TEST(text.find(fmt::format(" {:.0f} %{} ", margin, of)) != std::string::npos, text);
 }
 
 BOOST_AUTO_TEST_CASE(a_machine_that_was_not_measured_has_the_margin_of_its_file) {

@@ -218,12 +218,12 @@ BOOST_AUTO_TEST_CASE(of_a_burst_the_last_half_counts) {
     BOOST_CHECK_THROW(typical_of_burst({1}), Error);
 }
 
-BOOST_AUTO_TEST_CASE(bursts_and_energy_have_columns_of_their_own) {
+BOOST_AUTO_TEST_CASE(bursts_have_columns_of_their_own) {
     TimedCases timed;
     const auto cases = cases_of(one_gpu());
     const auto& device = cases[1];
     DeviceSamples samples;
-    samples.calls = {{"forward", {{2e-3, 2e-3}}, 500.0}, {"backward", {{4e-3, 4e-3}}}};
+    samples.calls = {{"forward", {{2e-3, 2e-3}}}, {"backward", {{4e-3, 4e-3}}}};
     // In the passes that count ours takes 1 ms where cuDNN takes 1.5 ms; those before them say the contrary.
     samples.bursts = {{"forward", {{9e-3, 9e-3, 1e-3, 1e-3}}}, {"cudnn_forward", {{1e-3, 1e-3, 1.5e-3, 1.5e-3}}}};
     timed.add(device, samples);
@@ -233,14 +233,10 @@ BOOST_AUTO_TEST_CASE(bursts_and_energy_have_columns_of_their_own) {
     BOOST_TEST(std::abs(number("rate_forward") / (flop / 2e-3) - 1) < 1e-12);
     BOOST_TEST(std::abs(number("burst_rate_forward") / (flop / 1e-3) - 1) < 1e-12);
     BOOST_TEST(std::abs(number("burst_ratio_forward") - 1.5) < 1e-12);
-    BOOST_TEST(std::abs(number("energy_forward") / (500.0 * 2e-3 / flop) - 1) < 1e-12);
-    BOOST_TEST(number("power_forward") == 500.0);
-    BOOST_TEST(!record.has(device.name(), "runs/energy_backward"));
     BOOST_TEST(!record.has(device.name(), "runs/burst_rate_backward"));
     BOOST_TEST(record.numbers(device.name(), "bursts/forward/seconds").size() == 4u);  // those that do not count too
     const auto tables = throughput_tables(record, cases);
     BOOST_TEST(tables.find("Single passes on one GPU (burst)") != std::string::npos, tables);
-    BOOST_TEST(tables.find("Power and energy") != std::string::npos, tables);
 }
 
 BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
@@ -252,7 +248,6 @@ BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
     const auto tables = throughput_tables(timed.record, cases);
     BOOST_TEST(tables.find("sustained") != std::string::npos, tables);
     BOOST_TEST(tables.find("burst") == std::string::npos, tables);
-    BOOST_TEST(tables.find("energy") == std::string::npos, tables);
 }
 
 BOOST_AUTO_TEST_CASE(rings_are_refused_where_bursts_alone_are_asked_for) {

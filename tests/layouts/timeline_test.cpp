@@ -94,4 +94,16 @@ BOOST_AUTO_TEST_CASE(seconds_and_picoseconds_convert_to_the_nearest_tick) {
     BOOST_TEST(to_seconds(1'500'000'000'000) == 1.5);
 }
 
+BOOST_AUTO_TEST_CASE(the_typical_timeline_is_the_one_with_the_median_makespan) {
+    const auto of = [](Picoseconds end) {
+        Timeline timeline;
+        timeline.spans.emplace_back().end = end;
+        return timeline;
+    };
+    const std::vector odd{of(70), of(10), of(30), of(20), of(25)}, even{of(4), of(1), of(3), of(2)}, one{of(5)};
+    BOOST_TEST(typical(odd) == 4u);
+    BOOST_TEST(typical(even) == 3u);
+    BOOST_TEST(typical(one) == 0u);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

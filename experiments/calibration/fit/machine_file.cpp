@@ -1,7 +1,6 @@
 #include "experiments/calibration/fit/machine_file.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "sim/machine/machine.hpp"
 
 #include <fmt/ranges.h>
 
@@ -18,7 +17,7 @@ const std::string not_determined = "not determined by ";
 std::filesystem::path write_machine_file(const FileGuard& files, const std::filesystem::path& output,
                                          const std::string& text) {
     try {
-        sim::parse_machine(text, output.string());
+        require_memory_ratios(sim::parse_machine(text, output.string()));
     } catch (const Error& error) {
         fail(
             "no machine file can be fitted to the measurements ({}); try again when no other work runs on "
@@ -30,13 +29,24 @@ std::filesystem::path write_machine_file(const FileGuard& files, const std::file
 
 std::string not_determined_by(const std::string& measurements) { return not_determined + measurements; }
 
+void require_memory_ratios(const sim::Machine& machine) {
+    for (const auto& figure : machine.figures) {
+        const bool is_fitted = figure.source.starts_with("fitted") || figure.source.starts_with("measured");
+        require(!is_fitted || !figure.name.ends_with("memory_ratio") || figure.value > 0,
+                "{} is 0, {}; it must be more", figure.name, figure.source);
+    }
+}
+
 void announce_machine_file(const std::filesystem::path& output, const std::string& text) {
     fmt::print("Machine file: {}\n", output.string());
-    std::vector<std::string> figures;
-    for (const auto& figure : sim::parse_machine(text, output.string()).figures)
-        if (figure.source.starts_with(not_determined))
-            figures.push_back(fmt::format("{} = {}", figure.name, figure.value));
-    if (!figures.empty()) fmt::print("Not determined by what was timed: {}\n", fmt::join(figures, ", "));
+    std::vector<std::string> undetermined, too_high;
+    for (const auto& figure : sim::parse_machine(text, output.string()).figures) {
+        const auto said = fmt::format("{} = {}", figure.name, figure.value);
+        if (figure.source.starts_with(not_determined)) undetermined.push_back(said);
+        if (figure.source.find(above_data_sheet) != std::string::npos) too_high.push_back(said);
+    }
+    if (!undetermined.empty()) fmt::print("Not determined by what was timed: {}\n", fmt::join(undetermined, ", "));
+    if (!too_high.empty()) fmt::print("Above the data sheet's rate: {}\n", fmt::join(too_high, ", "));
 }
 
 }  // namespace ringlab::experiments

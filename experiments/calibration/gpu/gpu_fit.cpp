@@ -19,6 +19,13 @@ namespace {
 
 using layouts::Pass;
 
+/// Bytes per second of a device's memory by its data sheet, 0 if it is not known here.
+double memory_rate_of_data_sheet(const std::string& device) {
+    if (device.find("H100 80GB HBM3") != device.npos) return 3350e9;
+    if (device.find("H200") != device.npos) return 4800e9;
+    return 0;
+}
+
 class GpuFit {
 public:
     GpuFit(const GpuSamples& samples, std::string transport)
@@ -115,6 +122,19 @@ private:
         return static_cast<double>(plan.problem.batch * plan.layout().shard_tokens(0) * numbers);
     }
 
+    /// Whether the launch that rounds results also makes this sum, so that its own time is next to nothing: a whole
+    /// gradient of the rank's keys, at the end of the pass.
+    static bool is_in_last_launch(const ExecutedPass& pass, const ExecutedOperation& sum) {
+        const auto sums_own_keys = [&](const layouts::Op& op) {
+            return op.kind == layouts::OpKind::add && op.pool == layouts::Pool::dkv && op.slot() == 0 &&
+                   op.part == pass.plan->schedule(pass.pass)->part(sum.rank,
+                                                                   {0, static_cast<int>(pass.plan->problem.kv_heads)});
+        };
+        return sums_own_keys(sum.op) && std::ranges::none_of(pass.operations, [&](const auto& other) {
+                   return other.rank == sum.rank && other.begin > sum.begin && !sums_own_keys(other.op);
+               });
+    }
+
     /// Fits memory bandwidth to sums of two gradients, whose traffic is counted. Then fits sums, merges and copies to
     /// those that the executor launched.
     void fit_accumulation() {
@@ -128,13 +148,19 @@ private:
         constexpr double add_traffic = 3;  // bytes per byte: both operands are read, one is written
         auto& m = machine();
         m.memory_bytes_per_second = add_traffic / fit_rising_line(rows_dkv, sums).slope;
-        source("gpu.memory_gigabytes_per_second", "fitted: sums of gradients, three times their bytes");
+        const auto sheet = memory_rate_of_data_sheet(all_.device);
+        const bool is_above = sheet > 0 && m.memory_bytes_per_second > sheet;
+        source("gpu.memory_gigabytes_per_second",
+               "fitted: sums of gradients, three times their bytes" +
+                   (is_above ? fmt::format("; {} of {:.0f}, because L2 holds the shorter ones", above_data_sheet,
+                                           sheet / 1e9)
+                             : ""));
         std::map<layouts::OpKind, std::pair<std::vector<double>, std::vector<double>>> timed;
         for (const auto& pass : passes_) {
             if (pass.transport != "loopback") continue;
             for (const auto& one : pass.operations) {
                 const bool combines = one.op.lane() == layouts::compute_lane && one.op.kind != layouts::OpKind::attend;
-                if (!combines || one.op.bytes == 0) continue;
+                if (!combines || one.op.bytes == 0 || is_in_last_launch(pass, one)) continue;
                 timed[one.op.kind].first.push_back(static_cast<double>(one.op.bytes));
                 timed[one.op.kind].second.push_back(one.seconds);
             }

@@ -12,6 +12,7 @@ import sys
 
 import torch
 
+from ringlab import _library
 from ringlab.peers.case import Case
 from ringlab.peers.timing import PASSES, SECONDS
 
@@ -106,7 +107,7 @@ def provenance(world):
     devices = world.everyones(device)
     command = ["torchrun", f"--nproc_per_node={os.environ['LOCAL_WORLD_SIZE']}", "-m", "ringlab.peers", *sys.argv[1:]]
     return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "command_line": shlex.join(command), "devices": devices, "torch": str(torch.__version__),
+            "command_line": shlex.join(command), "commit": _library.commit(), "devices": devices, "torch": str(torch.__version__),
             "cuda_runtime": str(torch.version.cuda), "python": platform.python_version(), "kernel": platform.platform(),
             "cudnn": str(torch.backends.cudnn.version()) if on_cuda else "none",
             "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_cuda else "none",

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import math
+import re
 
 import dense
 import pytest
@@ -361,7 +362,9 @@ def test_the_record_has_throughputs_columns_and_all_samples(capsys, tmp_path):
         assert all(0 <= runs[f"error_{name}"][0] < 1e-5 for name in judge.RESULTS)
         assert file["calls/both/seconds"].dims[3][0].name == "/gpu"
         assert file.attrs["experiment"] == "peers" and "tokens-per-rank = 32" in file.attrs["configuration"]
-        assert file["provenance/0"].attrs["command_line"].startswith("torchrun --nproc_per_node=2 -m ringlab.peers")
+        provenance = file["provenance/0"].attrs
+        assert provenance["command_line"].startswith("torchrun --nproc_per_node=2 -m ringlab.peers")
+        assert re.fullmatch(r"unknown|[0-9a-f]{40}(\+dirty)?", provenance["commit"])
     with pytest.raises(WrongUse, match="it is there already; --overwrite replaces it"):
         peers.checked([*SMALL, *QUICK, "--output", path])
 

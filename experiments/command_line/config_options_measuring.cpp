@@ -61,13 +61,6 @@ void add_replicas(Options& options, Config& config, const Experiment& experiment
                  .target = &config.execution.replicas,
                  .low = 1,
                  .high = 1024});
-    if (experiment.groups.layer)
-        options.add({.name = "loss-tokens",
-                     .value = "N...",
-                     .help = "number of tokens that count in the loss, for each replica: its first ones",
-                     .target = &config.loss_tokens,
-                     .absent = "all of the first replica, ever fewer of the others",
-                     .low = 1});
     options.add({.name = "placement",
                  .value = "NAME",
                  .help = "which global ranks form a replica: consecutive or strided",

@@ -80,7 +80,6 @@ bool is_of_kind(const fs::path& path, FileKind kind) {
         case FileKind::trace: return begins_with(path, sim::chrome_trace_begin);
         case FileKind::execution_trace: return is_execution_trace(path);
         case FileKind::advice: return begins_with(path, advice_begin);
-        case FileKind::assignment: return begins_with(path, assignment_begin);
     }
     return false;
 }
@@ -93,7 +92,6 @@ const char* name_of(FileKind kind) {
         case FileKind::trace: return "trace of Ringlab";
         case FileKind::execution_trace: return "execution trace of Ringlab";
         case FileKind::advice: return "advice of Ringlab";
-        case FileKind::assignment: return "assignment of Ringlab";
     }
     return "";
 }

@@ -14,25 +14,6 @@ namespace ringlab::cli::test {
 
 BOOST_AUTO_TEST_SUITE(cli_experiments)
 
-BOOST_AUTO_TEST_CASE(positions_of_a_rank_are_listed_in_its_own_order) {
-    const Folder folder;
-    const auto ending = run(folder, list_positions,
-                            {"--layouts", "zigzag", "--tokens", "16", "--ranks", "2", "--masks",
-                             "causal+documents:6,10", "--rotary", "10000", "--rotary-positions", "documents"});
-    BOOST_TEST(ending.status == 0);
-    BOOST_TEST(ending.err == "");
-    std::string expected = "rank,index,token,position\n";
-    const std::vector<std::vector<int>> tokens{{0, 1, 2, 3, 12, 13, 14, 15}, {4, 5, 6, 7, 8, 9, 10, 11}};
-    for (std::size_t rank = 0; rank < 2; ++rank)
-        for (std::size_t i = 0; i < 8; ++i)
-            expected += fmt::format("{},{},{},{}\n", rank, i, tokens[rank][i],
-                                    tokens[rank][i] < 6 ? tokens[rank][i] : tokens[rank][i] - 6);
-    BOOST_TEST(ending.out == expected);
-    const auto one = run(folder, list_positions, {"--tokens", "16", "--ranks", "2", "--rank", "1"});
-    BOOST_TEST(one.out.starts_with("rank,index,token,position\n1,0,4,4\n"), one.out);
-    BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
-}
-
 BOOST_AUTO_TEST_CASE(packings_that_take_long_are_estimated_and_counted_one_by_one) {
     const Folder folder;
     // Killed after what is said at the start: 2000 packings of 8192 tokens take minutes.
@@ -107,93 +88,6 @@ BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
     }
     BOOST_TEST(record.dataset("runs/rotary").texts().at(0) ==
                "base 10000, all dims from 0, half, scaling none, global positions");
-}
-
-BOOST_AUTO_TEST_CASE(a_stack_adds_up_its_layers) {
-    const Folder folder;
-    write_file(folder / "near.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:63,0\nsinks = normal\n");
-    write_file(folder / "far.cfg", "heads = 8:2\nhead-dim = 16\nsoft-cap = 20\n");
-    write_file(folder / "model.stack", "5 layers: 2x near.cfg far.cfg\n");
-    const auto ending =
-        run(folder, model_stack,
-            {"--stack", "model.stack", "--tokens", "1024", "--scale-down", "4", "--ranks", "2", "--layouts", "zigzag",
-             "--machines", "ideal", "2cpus_calibrated", "--repeats", "1", "-o", "r.h5"});
-    BOOST_TEST_REQUIRE(ending.status == 0, ending.out << ending.err);
-    const auto number = [&](const std::string& name, const std::string& column) {
-        const auto record = experiments::hdf5::File::open((folder / "r.h5").string());
-        const auto names = record.dataset("run").texts();
-        const auto at = std::find(names.begin(), names.end(), name + " zigzag") - names.begin();
-        return record.dataset("runs/" + column).doubles().at(static_cast<std::size_t>(at));
-    };
-    for (const std::string column :
-         {"seconds_predicted_forward_2cpus_calibrated", "scaled_compute_measured_backward"}) {
-        auto of_stack = column;
-        of_stack.insert(column.starts_with("scaled") ? 7 : 0, "stack_");
-        // Layers: near, near, far, near, near.
-        BOOST_TEST(number("stack", of_stack) == 4 * number("near.cfg", column) + number("far.cfg", column),
-                   boost::test_tools::tolerance(1e-12));
-    }
-    BOOST_TEST(number("near.cfg", "share_of_tolerance") < 1);
-    BOOST_TEST(number("far.cfg", "share_of_tolerance") < 1);
-    BOOST_TEST(number("near.cfg", "share_of_tolerance") > 0);
-}
-
-BOOST_AUTO_TEST_CASE(layers_of_a_stack_take_the_schedules_that_are_fastest) {
-    const Folder folder;
-    write_file(folder / "near.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:63,0\n");
-    write_file(folder / "far.cfg", "heads = 8:2\nhead-dim = 16\n");
-    write_file(folder / "model.stack", "3 layers: 2x near.cfg far.cfg\n");
-    const Words schedules{"ring", "merge", "seen"};
-    const auto ending =
-        run(folder, model_stack,
-            Words{"--stack", "model.stack", "--tokens", "4096", "--scale-down", "16", "--ranks", "4", "--layouts",
-                  "zigzag", "--machines", "h200_nvswitch_copy_engine", "--repeats", "1", "-o", "r.h5", "--schedules"} +
-                schedules);
-    BOOST_TEST_REQUIRE(ending.status == 0, ending.out << ending.err);
-    const auto record = experiments::hdf5::File::open((folder / "r.h5").string());
-    const auto names = record.dataset("run").texts();
-    const auto seconds = [&](const std::string& name, const std::string& column) {
-        const auto at = std::find(names.begin(), names.end(), name) - names.begin();
-        return record.dataset("runs/" + column + "_h200_nvswitch_copy_engine")
-            .doubles()
-            .at(static_cast<std::size_t>(at));
-    };
-    double all = 0, single = std::numeric_limits<double>::infinity();
-    for (const std::string pass : {"forward", "backward"}) {
-        double fastest = 0;
-        for (const auto& [kind, layers] : {std::pair<std::string, int>{"near.cfg", 2}, {"far.cfg", 1}}) {
-            double least = std::numeric_limits<double>::infinity();
-            for (const auto& schedule : schedules)
-                least = std::min(least, seconds(kind + " zigzag " + schedule, "seconds_predicted_" + pass));
-            fastest += layers * least;
-        }
-        BOOST_TEST(seconds("stack zigzag", "stack_seconds_predicted_" + pass) == fastest,
-                   boost::test_tools::tolerance(1e-12));
-        all += fastest;
-    }
-    for (const auto& schedule : schedules) {
-        double sum = 0;
-        for (const std::string column : {"seconds_predicted_forward", "seconds_predicted_backward"})
-            sum += 2 * seconds("near.cfg zigzag " + schedule, column) + seconds("far.cfg zigzag " + schedule, column);
-        single = std::min(single, sum);
-    }
-    BOOST_TEST(single >= all);
-    BOOST_TEST(contains(ending.out, fmt::format("everywhere {:.4g} ms", 1e3 * single)), ending.out);
-}
-
-BOOST_AUTO_TEST_CASE(a_stack_says_by_its_exit_status_whether_all_layers_pass) {
-    const Folder folder;
-    const Words stack{
-        "--stack",    "gemma-3-27b", "--tokens-per-rank", "2048", "--ranks",   "2", "--layouts",   "zigzag",
-        "--machines", "ideal",       "--compute-model",   "rate", "--repeats", "1", "--overwrite", "--output",
-        "r.h5"};
-    const auto right = run(folder, model_stack, stack + Words{"--trace", "t.json"});
-    BOOST_TEST(right.status == 0, right.err);
-    BOOST_TEST(contains(right.out, "All pass."), right.out);
-    BOOST_TEST(fs::exists(folder / "t.json"));
-    const auto overflowing = run(folder, model_stack, stack + Words{"--soft-cap", "1e300"});
-    BOOST_TEST(overflowing.status == 2, overflowing.err);
-    BOOST_TEST(contains(overflowing.out, "NOT ALL PASS."), overflowing.out);
 }
 
 BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {

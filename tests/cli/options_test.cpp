@@ -17,9 +17,8 @@ BOOST_AUTO_TEST_SUITE(cli_options)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
                      boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error,
-                                                   model_stack, packings, list_positions, predict, calibrate,
-                                                   throughput, validate, advise, longest_context, layer_gradients,
-                                                   faults}),
+                                                   packings, predict, calibrate, throughput, validate, advise,
+                                                   longest_context, faults}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();

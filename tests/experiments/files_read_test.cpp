@@ -174,7 +174,6 @@ BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
         "experiments/outputs/tensors_file.cpp",          // writes beside, and moves into place
         "experiments/record/provenance/provenance.cpp",  // the system's own, as are the next
         "experiments/study/forecast.cpp",
-        "experiments/files/untrusted.cpp",
         "experiments/faults/launched.cpp",
         "processes/watching/neighbours.cpp",
         "processes/shared_memory.cpp",

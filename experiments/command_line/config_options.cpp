@@ -6,7 +6,7 @@ namespace {
 /// Where p is computed, and not in decoding or for the parts of a machine file.
 bool can_drop(const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    return !groups.decodes && !groups.breaks && !calibrates(experiment);
+    return !groups.decodes && !calibrates(experiment);
 }
 
 void add_ranks(Options& options, Config& config) {
@@ -21,7 +21,6 @@ void add_ranks(Options& options, Config& config) {
 
 void add_layout(Options& options, Config& config, const Experiment& experiment) {
     options.section("How it is laid out");
-    if (experiment.groups.breaks) return add_ranks(options, config);
     if (!calibrates(experiment))
         options.add({.name = "layouts",
                      .value = "NAME",
@@ -140,7 +139,7 @@ bool calibrates(const Experiment& experiment) { return experiment.output == File
 
 bool studies(const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    return groups.measures && !groups.decodes && !groups.breaks && !groups.packs && !calibrates(experiment);
+    return groups.measures && !groups.decodes && !groups.packs && !calibrates(experiment);
 }
 
 bool times_attention_alone(const Experiment& experiment) {
@@ -166,9 +165,9 @@ void add_timeout(Options& options, Config& config) {
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
-    if (!experiment.groups.breaks && !calibrates(experiment)) add_sinks(options, config);
+    if (!calibrates(experiment)) add_sinks(options, config);
     if (can_drop(experiment)) add_dropout(options, config);
-    if (!experiment.groups.breaks) add_rotary(options, config, experiment);
+    add_rotary(options, config, experiment);
     if (experiment.groups.packs) add_packing(options, config);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);

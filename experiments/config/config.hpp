@@ -63,7 +63,6 @@ struct Config {
     bool force = false;               ///< run also what does not fit by its forecast
     bool confirm = false;             ///< longest_context: run what fits, on GPUs
     int gpus_per_host = 0;            ///< calibrate: GPUs per host of the described machine; 0: those that it timed
-    std::string launcher = "mpirun";  ///< faults: words before -np; "none": nothing is launched
 
     std::set<std::string> given;     ///< names of the options that the user gave, in any way
     std::vector<std::string> notes;  ///< what was chosen for the user and why, one line each; see say_notes()
@@ -80,7 +79,6 @@ struct OptionGroups {
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
     bool packs = false;       ///< packings of documents
     bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
-    bool breaks = false;      ///< makes mistakes on purpose, on layouts and masks of its own choice
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 

@@ -90,7 +90,6 @@ const std::vector<Reader> readers{
      {"input", "machines"},
      {"in.h5", "m.toml"}},
     {bf16_error, {"--ranks", "4", "--layouts", "zigzag", "--tokens", "64", "--input", "in.h5"}, {"input"}, {"in.h5"}},
-    {faults, {"--ranks", "4", "--tokens", "64", "--launcher", "none", "--input", "in.h5"}, {"input"}, {"in.h5"}},
     {packings,
      four + on_machine +
          Words{"--lengths", "lengths.txt", "--packings", "3", "--measured-packings", "1", "--tokens", "64"},
@@ -225,7 +224,7 @@ BOOST_AUTO_TEST_CASE(all_options_that_name_files_are_tried) {
     const Folder folder;
     std::size_t found = 0;
     for (const auto& program :
-         {advise, bf16_error, calibrate, compare_layouts, decode, faults, gradients, longest_context,
+         {advise, bf16_error, calibrate, compare_layouts, decode, gradients, longest_context,
           packings, predict, throughput, validate}) {
         const auto help = run(folder, program, {"--help"}).out;
         for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {

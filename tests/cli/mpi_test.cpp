@@ -108,27 +108,6 @@ BOOST_AUTO_TEST_CASE(an_error_of_the_root_alone_ends_all_processes) {
     BOOST_TEST(contents_of(folder / "r.h5") == "someone's file");
 }
 
-// 5 s of patience and 8 in which the launcher may end what it has started.
-BOOST_AUTO_TEST_CASE(faults_of_the_machine_are_named_in_time) {
-    const Folder folder;
-    const auto ending = run(folder, faults, {"--ranks", "4", "--launcher", RINGLAB_MPIEXEC, "-o", "r.h5"}, 300);
-    BOOST_TEST(ending.status == 0, ending.out + ending.err);
-    const auto record = experiments::hdf5::File::open(folder / "r.h5");
-    const auto kinds = record.dataset("runs/kind").texts(), gates = record.dataset("runs/gate").texts(),
-               said = record.dataset("runs/said").texts();
-    const auto caught = record.dataset("runs/caught").doubles(), seconds = record.dataset("runs/seconds").doubles(),
-               limits = record.dataset("runs/limit").doubles();
-    int machine = 0;
-    for (std::size_t i = 0; i < kinds.size(); ++i) {
-        if (kinds[i] != "machine") continue;
-        ++machine;
-        BOOST_TEST(seconds[i] <= limits[i]);
-        BOOST_TEST(caught[i] == (gates[i].empty() ? 0 : 1));
-        if (!gates[i].empty()) BOOST_TEST(contains(said[i], "rank 1"), said[i]);
-    }
-    BOOST_TEST(machine == 5);
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::cli::test

@@ -16,7 +16,6 @@ inline const auto& gradients = gradient_equivalence;
 inline const std::string bf16_error = RINGLAB_BF16_ERROR;
 inline const std::string packings = RINGLAB_PACKINGS;
 inline const std::string decode = RINGLAB_DECODE;
-inline const std::string faults = RINGLAB_FAULTS;
 inline const std::string predict = RINGLAB_PREDICT;
 inline const std::string calibrate = RINGLAB_CALIBRATE;
 inline const std::string throughput = RINGLAB_THROUGHPUT;

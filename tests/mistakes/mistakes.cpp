@@ -1,6 +1,6 @@
-#include "experiments/faults/mistakes.hpp"
+#include "tests/mistakes/mistakes.hpp"
 
-#include "experiments/faults/mistakes_of_masks.hpp"
+#include "tests/mistakes/mistakes_of_masks.hpp"
 #include "experiments/models/decoding.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/ranks/cpu_backend.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/faults/broken_schedule.hpp"
-#include "experiments/faults/mistakes.hpp"
+#include "tests/mistakes/broken_schedule.hpp"
+#include "tests/mistakes/mistakes.hpp"
 
 #include <initializer_list>
 #include <string>

@@ -1,4 +1,4 @@
-#include "experiments/faults/mistakes_of_masks.hpp"
+#include "tests/mistakes/mistakes_of_masks.hpp"
 
 #include "reference/tensors/rounding.hpp"
 

@@ -1,4 +1,4 @@
-#include "experiments/faults/broken_schedule.hpp"
+#include "tests/mistakes/broken_schedule.hpp"
 
 namespace ringlab::experiments {
 

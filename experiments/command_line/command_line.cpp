@@ -121,7 +121,6 @@ void guard_reads(Config& config, const Experiment& experiment) {
     if (experiment.groups.packs)
         config.output.files.reads("--lengths", find_resource(config.packing.lengths, "data", ".txt"));
     for (const auto& table : config.scoring.published) config.output.files.reads("--published", published_file(table));
-    for (const auto& trace : config.scoring.kineto) config.output.files.reads("--kineto", trace);
     if (experiment.groups.predicts || experiment.groups.plans)
         for (const auto& machine : config.prediction.machines)
             config.output.files.reads("machine file", find_resource(machine, "machines", ".toml"));

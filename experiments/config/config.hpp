@@ -20,8 +20,6 @@ struct ScoringConfig {
     bool explain = false;                ///< which terms own the errors of predictions
     std::vector<std::string> without;    ///< terms of the cost model that rings are predicted without, in turn
     std::vector<std::string> published;  ///< tables of others' rings
-    std::vector<std::string> kineto;     ///< traces of PyTorch's profiler, one a rank
-    int kineto_passes = 1;               ///< attentions that these traces hold
 };
 
 /// What `advise` weighs.

@@ -99,11 +99,6 @@ const std::vector<Reader> readers{
     {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
     {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
     {validate, on_machine + Words{"--measured", "rings.h5"}, {"measured", "machines"}, {"rings.h5", "m.toml"}},
-    {validate,
-     on_machine + Words{"--kineto", "0.json", "1.json", "--tokens", "64"},
-     {"kineto", "machines"},
-     {"0.json", "1.json", "m.toml"},
-     false},
     {validate, {"--published", "table.toml"}, {"published"}, {"table.toml", "m.toml", "theirs.toml"}, false},
 };
 

@@ -77,22 +77,6 @@ void settle_latent(Config& config, const Experiment& experiment) {
     config.notes.push_back("K and V are taken as given here, not made of a latent (--latent)");
 }
 
-/// The arguments, with what was said otherwise in the past put as it is said now.
-std::vector<const char*> in_todays_words(int argc, const char* const* argv, std::vector<std::string>& notes) {
-    std::vector<const char*> words(argv, argv + argc);
-    const auto is = [](const char* text) {
-        return [text](const char* word) { return std::string_view(word) == text; };
-    };
-    auto old = std::ranges::find_if(words, is("--transport=mpi"));
-    const auto apart = std::ranges::find_if(words, is("--transport"));
-    if (apart != words.end() && std::next(apart) != words.end() && is("mpi")(*std::next(apart)))
-        old = words.erase(apart);
-    if (old == words.end()) return words;
-    *old = "--mpi";
-    notes.push_back("--transport mpi is now --mpi, for every backend");
-    return words;
-}
-
 /// The file that a layout or mask is read from, as in "file:PATH" and "documents:@PATH+sink:4".
 void add_files_of_spec(FileGuard& files, const std::string& what, const std::string& spec) {
     std::istringstream terms(spec);
@@ -151,8 +135,7 @@ std::string free_name(const std::string& name) {
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv) {
     Requests requests;
     auto options = options_of(config, requests, experiment);
-    const auto words = in_todays_words(argc, argv, config.notes);
-    options.read_command_line(static_cast<int>(words.size()), words.data(), config.notes);
+    options.read_command_line(argc, argv);
     if (requests.help) {
         fmt::print("{}\n\n{}\n\n{}\nFor instance:\n  {}\n", experiment.name, experiment.purpose, options.help(),
                    experiment.example);

@@ -40,8 +40,7 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                      .value = "NAME",
                      .help = "which blocks travel between ranks, and when (see --list)",
                      .target = &config.sweep.schedules,
-                     .absent = "those that may win",
-                     .old_name = "algorithms"});
+                     .absent = "those that may win"});
         add_ranks(options, config);
         if (!experiment.groups.plans && !experiment.groups.decodes)
             options.add(

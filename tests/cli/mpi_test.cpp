@@ -35,20 +35,6 @@ BOOST_AUTO_TEST_CASE(four_processes_are_a_ring_of_four) {
     BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 2u);
 }
 
-BOOST_AUTO_TEST_CASE(the_former_way_to_ask_for_processes_is_understood_and_corrected) {
-    const Folder folder;
-    for (const auto& former : {Words{"--transport", "mpi"}, Words{"--transport=mpi"}}) {
-        const auto ending = run(folder, gradient_equivalence,
-                                former + Words{"--ranks", "1", "--layouts", "zigzag", "--masks", "causal", "--tokens",
-                                               "64", "--overwrite", "-o", "r.h5"},
-                                90);
-        BOOST_TEST(ending.status == 0, ending.err);
-        BOOST_TEST(contains(ending.err, "[note] --transport mpi is now --mpi"), ending.err);
-        const auto text = experiments::hdf5::File::open(folder / "r.h5").text("configuration");
-        BOOST_TEST(contains(text, "mpi = true"), text);
-    }
-}
-
 BOOST_AUTO_TEST_CASE(one_process_is_a_ring_of_one) {
     const Folder folder;
     const auto ending = run_mpi(folder, 1, {"--ranks", "1", "--schedules", "ring", "pull", "all-gather"});
@@ -92,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_process_count_gives_one_clear_line_and_ends) {
 
 BOOST_AUTO_TEST_CASE(a_process_of_its_own_that_needs_others_says_so_and_nothing_else) {
     const Folder folder;
-    const auto ending = run(folder, gradient_equivalence, small + Words{"--transport", "mpi", "-o", "r.h5"});
+    const auto ending = run(folder, gradient_equivalence, small + Words{"--mpi", "-o", "r.h5"});
     BOOST_TEST(ending.status == 1);
     BOOST_REQUIRE(lines_beside_progress(ending.err).size() == 1u);
     BOOST_TEST(contains(ending.err, "need 4 MPI processes (mpirun -np 4); there are 1"), ending.err);

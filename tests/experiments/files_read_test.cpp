@@ -1,3 +1,4 @@
+#include "experiments/files/digest.hpp"
 #include "experiments/files/files_read.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "layouts/basics/text_file.hpp"

@@ -72,7 +72,7 @@ void settle_rotary(Config& config, const Experiment& experiment) {
 void settle_latent(Config& config, const Experiment& experiment) {
     if (config.problem.latent_spec.empty() || config.problem.latent_spec == "none") return;
     config.problem.latent = layouts::parse_latent(config.problem.latent_spec);
-    if (!times_attention_alone(experiment) && !experiment.groups.packs) return;
+    if (!times_attention_alone(experiment)) return;
     config.problem.latent = {};
     config.notes.push_back("K and V are taken as given here, not made of a latent (--latent)");
 }
@@ -102,8 +102,6 @@ void guard_reads(Config& config, const Experiment& experiment) {
         config.output.files.reads("--cudnn", config.timing.cudnn);
         note_read(config.timing.cudnn);
     }
-    if (experiment.groups.packs)
-        config.output.files.reads("--lengths", find_resource(config.packing.lengths, "data", ".txt"));
     for (const auto& table : config.scoring.published) config.output.files.reads("--published", published_file(table));
     if (experiment.groups.predicts || experiment.groups.plans)
         for (const auto& machine : config.prediction.machines)

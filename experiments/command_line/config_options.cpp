@@ -138,7 +138,7 @@ bool calibrates(const Experiment& experiment) { return experiment.output == File
 
 bool studies(const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    return groups.measures && !groups.decodes && !groups.packs && !calibrates(experiment);
+    return groups.measures && !groups.decodes && !calibrates(experiment);
 }
 
 bool times_attention_alone(const Experiment& experiment) {
@@ -167,7 +167,6 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     if (!calibrates(experiment)) add_sinks(options, config);
     if (can_drop(experiment)) add_dropout(options, config);
     add_rotary(options, config, experiment);
-    if (experiment.groups.packs) add_packing(options, config);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);

@@ -74,7 +74,7 @@ void add_endings(Options& options, Config& config) {
 
 void add_judging(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    if (groups.measures && !groups.decodes && !groups.packs && !calibrates(experiment))
+    if (groups.measures && !groups.decodes && !calibrates(experiment))
         options.add(
             {.name = "judge-limit",
              .value = "N",
@@ -82,7 +82,7 @@ void add_judging(Options& options, Config& config, const Experiment& experiment)
                      "columns",
              .target = &config.judging.limit,
              .low = 0});
-    if (groups.predicts && groups.measures && !groups.packs)
+    if (groups.predicts && groups.measures)
         options.add({.name = "no-judge",
                      .value = "",
                      .help = "measure times, compare nothing with fp64",

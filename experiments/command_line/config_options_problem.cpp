@@ -223,29 +223,4 @@ void add_dropout(Options& options, Config& config) {
                  .low = 0});
 }
 
-void add_packing(Options& options, Config& config) {
-    options.section("What is packed");
-    add_threads(options, config);
-    options.add(
-        {.name = "lengths",
-         .value = "FILE",
-         .help = "file with lengths of documents in tokens, separated by blanks; document_lengths comes with Ringlab: "
-                 "4000 manual pages and texts of a Debian system, one token for 4 bytes",
-         .target = &config.packing.lengths});
-    options.add(
-        {.name = "packings",
-         .value = "N",
-         .help = "number of sequences that are packed with documents of these lengths; the last document of each is "
-                 "cut",
-         .target = &config.packing.count,
-         .low = 1,
-         .high = 1e6});
-    options.add({.name = "measured-packings",
-                 .value = "N",
-                 .help = "number of packings, the first ones, that are also executed",
-                 .target = &config.packing.measured,
-                 .low = 0,
-                 .high = 1e6});
-}
-
 }  // namespace ringlab::experiments

@@ -29,13 +29,6 @@ struct AdviceConfig {
     std::string json;            ///< file; empty: none
 };
 
-/// What `packings` packs.
-struct PackingConfig {
-    std::string lengths = "document_lengths";  ///< file of lengths, or one that comes with Ringlab
-    int count = 1000;
-    int measured = 20;  ///< packings that are executed, too
-};
-
 /// How sequences grow in `decode`.
 struct DecodingConfig {
     std::string lengths = "falling";  ///< of the sequences: falling or equal, see lengths_of()
@@ -54,7 +47,6 @@ struct Config {
     TraceConfig trace;
     MemoryConfig memory;
     AdviceConfig advice;
-    PackingConfig packing;
     DecodingConfig decoding;
     OutputConfig output;
 
@@ -75,7 +67,6 @@ struct OptionGroups {
     bool throughput = false;  ///< what is timed on GPUs, and what it is compared with
     bool plans = false;       ///< machines, and what must fit their memory
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
-    bool packs = false;       ///< packings of documents
     bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };

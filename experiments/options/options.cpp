@@ -301,10 +301,8 @@ std::string Options::text(const std::string& backend) const {
     for (const auto& [option, section, shown] : entries_) {
         if (!option.decides_results || (!option.backend.empty() && option.backend != backend)) continue;
         const auto value = text_of(option);
-        text += value.empty() ? fmt::format("# {}: {}
-", option.name, option.absent)
-                              : fmt::format("{} = {}
-", option.name, value);
+        text += value.empty() ? fmt::format("# {}: {}\n", option.name, option.absent)
+                              : fmt::format("{} = {}\n", option.name, value);
     }
     return text;
 }

@@ -90,11 +90,6 @@ const std::vector<Reader> readers{
      {"input", "machines"},
      {"in.h5", "m.toml"}},
     {bf16_error, {"--ranks", "4", "--layouts", "zigzag", "--tokens", "64", "--input", "in.h5"}, {"input"}, {"in.h5"}},
-    {packings,
-     four + on_machine +
-         Words{"--lengths", "lengths.txt", "--packings", "3", "--measured-packings", "1", "--tokens", "64"},
-     {"lengths", "machines"},
-     {"lengths.txt", "m.toml"}},
     {decode, four + on_machine + Words{"--tokens", "64", "--repeats", "1"}, {"machines"}, {"m.toml"}},
     {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
     {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
@@ -220,7 +215,7 @@ BOOST_AUTO_TEST_CASE(all_options_that_name_files_are_tried) {
     std::size_t found = 0;
     for (const auto& program :
          {advise, bf16_error, calibrate, compare_layouts, decode, gradients, longest_context,
-          packings, predict, throughput, validate}) {
+          predict, throughput, validate}) {
         const auto help = run(folder, program, {"--help"}).out;
         for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
             if (!std::regex_search((*match)[2].str(), names_file)) continue;

@@ -14,40 +14,6 @@ namespace ringlab::cli::test {
 
 BOOST_AUTO_TEST_SUITE(cli_experiments)
 
-BOOST_AUTO_TEST_CASE(packings_that_take_long_are_estimated_and_counted_one_by_one) {
-    const Folder folder;
-    // Killed after what is said at the start: 2000 packings of 8192 tokens take minutes.
-    const auto ending = run(folder, packings, {"--layouts", "zigzag", "striped:64", "--measured-packings", "1000"}, 15);
-    BOOST_TEST(ending.timed_out);
-    BOOST_TEST(contains(ending.err, "[estimate] 4000 runs: about "), ending.err);
-    BOOST_TEST(contains(ending.err, "[1/2002] causal zigzag P=8 S=8192 ring normal, 1000 packings predicted"),
-               ending.err);
-}
-
-BOOST_AUTO_TEST_CASE(packings_are_the_same_for_the_same_seed_and_balanced_shares_them_best) {
-    const Folder folder;
-    write_file(folder / "lengths.txt", "10 300 40 77\n5 900\n");
-    const Words arguments{"--lengths", "lengths.txt", "--packings", "6",          "--measured-packings",
-                          "2",         "--tokens",    "1024",       "--ranks",    "4",
-                          "--layouts", "zigzag",      "balanced",   "--head-dim", "8"};
-    const auto balance_of = [&](const std::string& record, const Words& more) {
-        const auto ending = run(folder, packings, arguments + more + Words{"-o", record});
-        BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
-        return runs_of(folder / record, "work/packing_balance");
-    };
-    const auto first = balance_of("a.h5", {}), again = balance_of("b.h5", {"--threads", "1"});
-    const auto other = balance_of("c.h5", {"--seed", "2"});
-    BOOST_TEST((first == again));
-    BOOST_TEST((first != other));
-    const auto zigzag =
-        first.begin()->first.find("zigzag") != std::string::npos ? first.begin() : std::next(first.begin());
-    const auto balanced = zigzag == first.begin() ? std::next(first.begin()) : first.begin();
-    BOOST_TEST_REQUIRE(zigzag->second.size() == 6u);
-    for (std::size_t i = 0; i < 6; ++i) BOOST_TEST(balanced->second[i] <= zigzag->second[i]);
-    BOOST_TEST(runs_of(folder / "a.h5", "measured/packing_balance").begin()->second.size() ==
-               4u);  // both passes of two
-}
-
 BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_traffic) {
     const Folder folder;
     const Words heads{"--heads", "4", "--head-dim", "24", "--value-dim", "16", "--latent", "32+8"};

@@ -17,7 +17,7 @@ BOOST_AUTO_TEST_SUITE(cli_options)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
                      boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error,
-                                                   packings, predict, calibrate, throughput, validate, advise, longest_context}),
+                                                   predict, calibrate, throughput, validate, advise, longest_context}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();

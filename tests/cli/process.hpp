@@ -14,7 +14,6 @@ inline const std::string compare_layouts = RINGLAB_COMPARE_LAYOUTS;
 inline const std::string gradient_equivalence = RINGLAB_GRADIENT_EQUIVALENCE;
 inline const auto& gradients = gradient_equivalence;
 inline const std::string bf16_error = RINGLAB_BF16_ERROR;
-inline const std::string packings = RINGLAB_PACKINGS;
 inline const std::string decode = RINGLAB_DECODE;
 inline const std::string predict = RINGLAB_PREDICT;
 inline const std::string calibrate = RINGLAB_CALIBRATE;

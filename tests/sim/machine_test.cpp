@@ -62,8 +62,7 @@ BOOST_AUTO_TEST_SUITE(machine_files)
 
 BOOST_AUTO_TEST_CASE(halves_of_messages_may_be_left_out) {
     const auto text = text_of("4xh100_calibrated_nccl");
-    const auto without = replaced(text, "
-halves = \"together, backward\"", "");
+    const auto without = replaced(text, "\nhalves = \"together, backward\"", "");
     BOOST_TEST((parse_machine(text, "a.toml").inside_host.halves == LinkCost::SmHoldStart::both_ready_backward));
     BOOST_TEST((parse_machine(without, "a.toml").inside_host.halves == LinkCost::SmHoldStart::apart));
 }

@@ -98,7 +98,7 @@ bool moved(const fs::path& made, const fs::path& path, const FileState& expected
 
 }  // namespace
 
-fs::path temporary_of(const fs::path& path) { return path.string() + ".ringlab-tmp"; }
+fs::path temporary_of(const fs::path& path) { return fmt::format("{}.{}.ringlab-tmp", path.string(), ::getpid()); }
 
 fs::path followed(const fs::path& path) {
     require(!path.empty(), "what is written needs a file name");

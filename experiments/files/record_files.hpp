@@ -9,7 +9,7 @@
 
 namespace ringlab::experiments {
 
-/// The path at which replace_file() prepares the new contents. A file that a killed process left there may be removed.
+/// The path at which this process prepares new contents of `path`. A killed process may leave a file there.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
 
 /// The file that a path leads to: the target of a link is replaced, and not the link.

@@ -136,8 +136,6 @@ void Record::resume() {
         fail("cannot resume {}: {}; it is left as it is (--overwrite starts anew)", path_.string(), error.what());
     }
     note_unknown_files();
-    std::error_code ignored;
-    fs::remove(temporary_of(path_), ignored);  // of an invocation that was killed
 }
 
 void Record::load() {

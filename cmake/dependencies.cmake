@@ -25,8 +25,6 @@ if(RINGLAB_EXPERIMENTS)
   find_library(LAPACKE_LIBRARY lapacke REQUIRED)
   set(OPENSSL_USE_STATIC_LIBS ${RINGLAB_STATIC})
   find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
-  set(ZLIB_USE_STATIC_LIBS ${RINGLAB_STATIC})
-  find_package(ZLIB)  # for profiles of PyTorch that are compressed
 endif()
 if(RINGLAB_STATIC)
   # What the archives need, in linking order; shared libraries know it by themselves.

@@ -8,7 +8,6 @@
 #include "experiments/files/resources.hpp"
 #include "experiments/main/run_main.hpp"
 #include "experiments/planning/advice_report.hpp"
-#include "experiments/planning/batch_report.hpp"
 #include "experiments/planning/candidates.hpp"
 #include "experiments/prediction/described_machine.hpp"
 #include "experiments/record/record.hpp"
@@ -34,9 +33,7 @@ const Experiment experiment{
     "candidates that may be among the best, and variants near the best, within --budget. The others are listed apart,\n"
     "as estimates. Unless given, it compares the layouts contiguous, zigzag, striped, striped:64 and balanced, and all\n"
     "schedules that may win on the machine (never merge and joined-merge), with other numbers of parts and groups near the\n"
-    "best. Lengths that a layout does not divide are padded.\n"
-    "With --batch-file it instead shares the documents of several packings among rings: which documents on which ring,\n"
-    "and rings of which sizes.",
+    "best. Lengths that a layout does not divide are padded.",
     "advise --preset llama-3.1-70b --tokens 1048576 --gpus 64 --machines h200_cluster --json advice.json",
     {.plans = true, .advises = true}};
 
@@ -84,82 +81,6 @@ Record new_record(const Config& config, const std::vector<AdvisedMachine>& machi
                   provenance_of(machines, argc, argv));
 }
 
-std::vector<Batch> batches_of(const Config& config, int gpus, int gpus_per_host) {
-    if (!config.batch.file.empty()) return {read_batch(config.batch.file)};
-    const auto ranks = config.sweep.ranks.empty() ? std::min(gpus, gpus_per_host) : config.sweep.ranks.front();
-    require(config.sweep.ranks.size() < 2, "--ranks has {} values; give the one size of the rings as given",
-            config.sweep.ranks.size());
-    require(gpus % ranks == 0, "--ranks {} does not divide {} GPUs", ranks, gpus);
-    const auto tokens = sequence_lengths(config.sweep, ranks, 0).front();
-    require(tokens > 0, "--tokens {}: a packing must have tokens", tokens);
-    const auto lengths =
-        layouts::parse_lengths("@" + find_resource(config.batch.lengths, "data", ".txt"), "document lengths");
-    std::vector<Batch> batches;
-    for (int i = 0; i < config.batch.count; ++i)
-        batches.push_back(
-            drawn_batch(lengths, tokens, gpus / ranks, config.problem.seed, static_cast<std::uint32_t>(i)));
-    return batches;
-}
-
-BatchQuestion batch_question(const Config& config, const AdvisedMachine& machine, int gpus, const Batch& batch) {
-    BatchQuestion question{config, machine, gpus, config.batch.sizes, config.batch.most_tokens_per_rank};
-    const auto host = std::min(gpus, machine.machine.gpus_per_host);
-    if (question.sizes.empty()) question.sizes = layouts::nested_ring_sizes(gpus, host);
-    std::ranges::sort(question.sizes);
-    for (std::size_t i = 0; i < question.sizes.size(); ++i) {
-        const auto size = question.sizes[i];
-        require(size <= gpus && (host % size == 0 || size % host == 0),
-                "--ring-sizes {}: it must divide the {} GPUs of a host, or be a multiple of them up to {}", size, host,
-                gpus);
-        require(i == 0 || size > host || size % question.sizes[i - 1] == 0,
-                "--ring-sizes {} and {}: within a host each size must be a multiple of the next smaller one",
-                question.sizes[i - 1], size);
-    }
-    if (question.most_tokens_per_rank == 0)
-        question.most_tokens_per_rank =
-            batch.tokens_per_packing() * static_cast<std::int64_t>(batch.packings.size()) / gpus;
-    return question;
-}
-
-/// Which documents of global batches go to which ring.
-int share_batches(const Config& config, const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
-    require_one("machines", machines.size());
-    const auto& machine = machines.front();
-    const auto gpus = gpus_of({}, config.advice.gpus, machine);
-    const auto batches = batches_of(config, gpus, machine.machine.gpus_per_host);
-    const auto question = batch_question(config, machine, gpus, batches.front());
-    Progress progress(batches.size(), false);
-    std::vector<BatchAdvice> all;
-    progress.start("batch 1");
-    make_in_parallel(
-        batches.size(), threads_of(config.prediction.threads),
-        [&](std::size_t i) { return advise_batch(question, batches[i]); },
-        [&](std::size_t i, BatchAdvice advice) {
-            all.push_back(std::move(advice));
-            progress.finish();
-            say_when_interrupted("interrupted; nothing was written");
-            if (i + 1 < batches.size()) progress.start(fmt::format("batch {}", i + 2));
-        });
-
-    auto record = new_record(config, machines, argc, argv);
-    for (std::size_t batch = 0; batch < all.size(); ++batch)
-        for (std::size_t sharing = 0; sharing < all[batch].sharings.size(); ++sharing) {
-            const auto name = fmt::format("batch {} {}", batch + 1, all[batch].sharings[sharing].name);
-            RunWriter run;
-            describe_sharing(run, all[batch], sharing, batch, question);
-            if (!record.has(name)) record.commit(name, run);
-        }
-    record.finish();
-    std::string assignment;
-    if (!config.batch.assignment.empty() && all.front().fits()) {
-        const auto text = assignment_text(all.front());
-        assignment = config.output.files.write(config.batch.assignment, std::as_bytes(std::span(text))).string();
-    }
-    fmt::print("{}Record: {}\n", batch_text(all, question), record.name());
-    if (!assignment.empty()) fmt::print("Assignment: {}\n", assignment);
-    return 0;
-}
-
 int body(int argc, char** argv) {
     // 1. Configuration, machines.
     const auto config = parse(experiment, defaults(), argc, argv);
@@ -170,7 +91,6 @@ int body(int argc, char** argv) {
     require_one(config->sweep.tokens.empty() ? "tokens-per-rank" : "tokens",
                 config->sweep.tokens.size() + config->sweep.tokens_per_rank.size());
     const auto machines = machines_of(*config);
-    if (config->batch.is_asked()) return share_batches(*config, machines, argc, argv);
 
     // 2. Look at every combination; simulate those that may be the best.
     std::optional<Progress> progress;

@@ -10,7 +10,7 @@
 #   planned    packings of real lengths in layout planned and in others, on two GPUs
 #   layouts    rings by layout, and under a window and packed documents
 #   alone      one GPU in two protocols (peers.py times others' kernels in the same cases), and its portable kernels
-#   uses       timelines, a token and a suffix after long caches, latents, rotary embedding, four models' layers
+#   uses       timelines, a token and a suffix after long caches, latents, rotary embedding
 #   judged     gradients and bf16 errors against fp64, over both transports
 #   context    the longest sequences that fit, run
 #
@@ -193,11 +193,6 @@ part_uses() {
     --schedules ring expanded:ring all-gather ulysses -o "latent_$of.h5"
   step latent_nccl 60 compare_layouts "${cuda[@]}" "${latent[@]}" --transport nccl --machines "$(machine nccl)" \
     --tokens-per-rank 2048 8192 --schedules ring expanded:ring -o "latent_${of}_nccl.h5"
-  local stack
-  for stack in gemma-2-27b gemma-3-27b gpt-oss-120b llama-4-scout; do
-    lines=9 step "model_stack_$stack" 45 model_stack "${cuda[@]}" --stack "$stack" --scale-down 4 --layouts zigzag \
-      --machines "$(machine '')" -o "model_stack_${stack}_$of.h5"
-  done
 }
 
 part_judged() {

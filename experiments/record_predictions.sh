@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the records of predictions as they lie in experiments/results, but for packings_h200, published_cp_h100,
-# scores and model_stack_*. tests/predictions_test.py compares the quick ones with today's model; after a change of the model
+# Makes the records of predictions as they lie in experiments/results, but for packings_h200, published_cp_h100
+# and scores. tests/predictions_test.py compares the quick ones with today's model; after a change of the model
 # make all anew.
 #
 #   experiments/record_predictions.sh [--programs DIR] [--output DIR] [RECORD...]
@@ -26,7 +26,6 @@ hosts="predict --masks causal window:4096,0 --layouts zigzag --ranks 8 16 32 64 
   --schedules ring bidirectional double-ring:8 ulysses:8 pass-q all-gather pull seen"
 latent="predict --preset deepseek-v3 --layouts zigzag --masks causal --tokens-per-rank 1024 2048 4096 8192 16384 32768"
 llama="predict --preset llama-3.1-8b --layouts striped --masks causal --ranks 8 --machines h200_nvswitch_copy_engine"
-batches="advise --batches 20 --seed 1 --ranks 8 --tokens 64Ki --machines h200_cluster --heads 64:8 --head-dim 128"
 
 makes predict predict
 makes schedules_llama-3.1-8b "$hosts" --preset llama-3.1-8b
@@ -42,16 +41,12 @@ makes decode_predicted "$llama" --queries 1 --compute-model rate --schedules mer
   --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki 512Ki 1Mi
 makes suffix_predicted "$llama" --queries 0 64 --schedules ring all-gather merge:tree pass-q \
   --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki
-makes stack_schedules_gemma-3-27b model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --layouts zigzag \
-  --machines h200_nvswitch_copy_engine --schedules ring joined-ring pull seen
 makes published validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200
 makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
 makes ablation validate --measured all --without each
 makes packings_planned packings --lengths document_lengths_training --tokens 512Ki --ranks 64 --heads 64:8 --head-dim 128 \
   --arithmetic bf16 --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 \
   --packings 100 --measured-packings 0
-makes batches_64gpus "$batches" --gpus 64
-makes batches_256gpus "$batches" --gpus 256
 
 refuse() { echo "record_predictions.sh: $*" >&2; exit 2; }
 programs=../build/cpu/experiments output=results records=()

@@ -13,7 +13,6 @@
 #include "experiments/validation/ablation.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/explain.hpp"
-#include "experiments/validation/kineto/kineto_study.hpp"
 #include "experiments/validation/published/context_parallel.hpp"
 #include "experiments/validation/published/published.hpp"
 #include "experiments/validation/recorded.hpp"
@@ -44,7 +43,7 @@ const Experiment experiment{
     "--measured all those of\n"
     "every record that comes with Ringlab. --explain says which part of the cost model owns the error. "
     "--published\n"
-    "predicts rings that others have published. --kineto reads traces of PyTorch's profiler.",
+    "predicts rings that others have published.",
     "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
     {.predicts = true, .throughput = true}};
 
@@ -284,9 +283,6 @@ int study(const Config& config, int argc, char** argv) {
 int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    require(!config->scoring.kineto.empty() || !config->given.contains("kineto-passes"),
-            "--kineto-passes is given, but no traces; name them by --kineto");
-    if (!config->scoring.kineto.empty()) return study_kineto(*config, experiment, argc, argv);
     if (!config->scoring.published.empty()) return study_published(*config, argc, argv);
     if (!config->scoring.without.empty()) {
         const auto terms = terms_named(config->scoring.without);

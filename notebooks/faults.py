@@ -1,18 +1,18 @@
-"""Draws which gate sees which mistake and by how much, and how soon faults of the machine are named."""
+"""Draws which gate sees which mistake and by how much."""
 
 # %% [markdown]
 # # Mistakes made on purpose
 # Mistakes that other systems of ring attention shipped with, each made on purpose and judged as right runs are. Left: error
 # over what the roundings of a right run leave; beyond 1 the gate complains. Open marks are the right runs. Right: what a
 # gate of cosine similarity would see of the same results; a gradient twice too large, or a P-th of what it should be, has a
-# cosine of 1; the line is a gate at 0.99. Last: seconds until a fault of the machine has ended the run, with a line that names the rank.
+# cosine of 1; the line is a gate at 0.99.
 
 # %%
 import numpy as np
 
 import figures
 
-arguments = figures.arguments(__doc__, "faults.h5", "faults_cpu.h5", "faults_cpu_bf16.h5", "faults_h200.h5")
+arguments = figures.arguments(__doc__, "faults.h5", "faults_cpu_fp64.h5", "faults_cpu_fp32.h5", "faults_cpu_bf16.h5")
 runs = figures.read_runs(arguments.records, "faults")
 MARKERS = "s", "o", "^", "D"
 COSINE_GATE = 0.99
@@ -58,28 +58,12 @@ def draw_cosines(axis, cases, style):
             axis.plot(distance, order.index(title(run)), style.marker, color=style.color)
 
 
-def draw_seconds(axis, cases):
-    names = list(dict.fromkeys(run["name"] for run in cases))
-    for run in cases:
-        seen = run["gate"] != ""
-        color = figures.BLUE if seen else figures.VERMILLION
-        axis.barh(names.index(run["name"]), run["seconds"], color=color, height=0.6)
-        text = f"{run['seconds']:.1f} s" if seen else "not noticed"
-        axis.text(run["seconds"], names.index(run["name"]), " " + text, va="center")
-        print(f"{run['name']}: {run['seconds']:.2f} s: {run['said'] or 'nothing is said'}")
-    axis.set(yticks=range(len(names)), yticklabels=[name.replace(", ", ",\n") for name in names], xlabel="seconds")
-    axis.invert_yaxis()
-    axis.margins(x=0.35)
-
-
 # %%
-for label, chosen in runs.groups("ranks"):
-    mistakes = figures.Runs(run for run in chosen if run["kind"] == "mistake")
-    machine = figures.Runs(run for run in chosen if run["kind"] == "machine")
+for label, mistakes in runs.groups("ranks"):
     order = list(dict.fromkeys(title(run) for run in mistakes))
     finite = [run["factor"] for run in mistakes if np.isfinite(run["factor"])]
     edge = 10 * max(finite)
-    figure, axes = figures.panels(1, 3 if machine else 2, 2.8, width_ratios=(2, 1, 1.2)[:3 if machine else 2])
+    figure, axes = figures.panels(1, 2, 2.8, width_ratios=(2, 1))
     by_record = dict.fromkeys(arithmetic(run) for run in mistakes)
     for kind, color, marker in zip(by_record, (figures.BLUE, figures.ORANGE, figures.GREEN), MARKERS):
         style = figures.Style(color, marker)
@@ -97,7 +81,5 @@ for label, chosen in runs.groups("ranks"):
         axis.invert_yaxis()
         axis.grid(axis="y")
     cosines.set_ylim(factors.get_ylim())
-    if machine:
-        draw_seconds(axes[0, 2], machine)
     figures.legend_below(figure, factors.get_legend_handles_labels()[0], columns=4)
     figures.save(figure, arguments.figures, "faults", label)

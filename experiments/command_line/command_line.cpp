@@ -72,45 +72,9 @@ void settle_rotary(Config& config, const Experiment& experiment) {
 void settle_latent(Config& config, const Experiment& experiment) {
     if (config.problem.latent_spec.empty() || config.problem.latent_spec == "none") return;
     config.problem.latent = layouts::parse_latent(config.problem.latent_spec);
-    if (!times_attention_alone(experiment) && !experiment.groups.layer && !experiment.groups.packs) return;
+    if (!times_attention_alone(experiment)) return;
     config.problem.latent = {};
     config.notes.push_back("K and V are taken as given here, not made of a latent (--latent)");
-}
-
-/// Options of `advise` about global batches, and those that make no sense beside them.
-void check_batch(const Config& config) {
-    const auto& given = config.given;
-    if (!config.batch.is_asked()) {
-        for (const auto* option : {"lengths", "seed", "ring-sizes", "most-tokens-per-rank", "assignment"})
-            require(!given.contains(option), "--{} is given, but no batch; name its file by --batch-file", option);
-        return;
-    }
-    require(config.batch.file.empty() || config.batch.count == 0,
-            "both --batch-file and --batches are given; give one of them");
-    for (const auto* option : {"layouts", "schedules", "json"})
-        require(!given.contains(option),
-                "--{} is given beside a batch, whose rings are laid out by planned under seen; leave it out", option);
-    for (const auto* option : {"tokens", "tokens-per-rank", "ranks", "lengths", "seed"})
-        require(config.batch.file.empty() || !given.contains(option),
-                "--{} is given beside --batch-file, which decides it; leave it out", option);
-    require(config.batch.count == 0 || config.batch.assignment.empty(),
-            "--assignment writes the rings of one batch, that of --batch-file");
-}
-
-/// The arguments, with what was said otherwise in the past put as it is said now.
-std::vector<const char*> in_todays_words(int argc, const char* const* argv, std::vector<std::string>& notes) {
-    std::vector<const char*> words(argv, argv + argc);
-    const auto is = [](const char* text) {
-        return [text](const char* word) { return std::string_view(word) == text; };
-    };
-    auto old = std::ranges::find_if(words, is("--transport=mpi"));
-    const auto apart = std::ranges::find_if(words, is("--transport"));
-    if (apart != words.end() && std::next(apart) != words.end() && is("mpi")(*std::next(apart)))
-        old = words.erase(apart);
-    if (old == words.end()) return words;
-    *old = "--mpi";
-    notes.push_back("--transport mpi is now --mpi, for every backend");
-    return words;
 }
 
 /// The file that a layout or mask is read from, as in "file:PATH" and "documents:@PATH+sink:4".
@@ -138,15 +102,7 @@ void guard_reads(Config& config, const Experiment& experiment) {
         config.output.files.reads("--cudnn", config.timing.cudnn);
         note_read(config.timing.cudnn);
     }
-    if (experiment.groups.stacks)
-        config.output.files.reads("stack", find_resource(config.stack.name, "stacks", ".stack"));
-    if (experiment.groups.packs)
-        config.output.files.reads("--lengths", find_resource(config.packing.lengths, "data", ".txt"));
-    if (!config.batch.file.empty()) config.output.files.reads("--batch-file", config.batch.file);
-    if (config.batch.count > 0)
-        config.output.files.reads("--lengths", find_resource(config.batch.lengths, "data", ".txt"));
     for (const auto& table : config.scoring.published) config.output.files.reads("--published", published_file(table));
-    for (const auto& trace : config.scoring.kineto) config.output.files.reads("--kineto", trace);
     if (experiment.groups.predicts || experiment.groups.plans)
         for (const auto& machine : config.prediction.machines)
             config.output.files.reads("machine file", find_resource(machine, "machines", ".toml"));
@@ -159,9 +115,6 @@ void guard_writes(Config& config, const Experiment& experiment) {
     config.output.files.writes("--output", config.output.path, experiment.output, resumes ? IfThere::keep : if_there);
     if (!config.advice.json.empty())
         config.output.files.writes("--json", config.advice.json, FileKind::advice,
-                                   resumes ? IfThere::replace : if_there);
-    if (!config.batch.assignment.empty())
-        config.output.files.writes("--assignment", config.batch.assignment, FileKind::assignment,
                                    resumes ? IfThere::replace : if_there);
     if (!config.trace.file.empty())
         config.output.files.writes("--trace", config.trace.file, FileKind::trace,
@@ -180,8 +133,7 @@ std::string free_name(const std::string& name) {
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv) {
     Requests requests;
     auto options = options_of(config, requests, experiment);
-    const auto words = in_todays_words(argc, argv, config.notes);
-    options.read_command_line(static_cast<int>(words.size()), words.data(), config.notes);
+    options.read_command_line(argc, argv);
     if (requests.help) {
         fmt::print("{}\n\n{}\n\n{}\nFor instance:\n  {}\n", experiment.name, experiment.purpose, options.help(),
                    experiment.example);
@@ -223,10 +175,8 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     layouts::validate(config.problem.dropout);
     require(config.problem.dropout.drops() || !config.given.contains("dropout-seed"),
             "--dropout-seed is given, but nothing is dropped out; give the probability by --dropout");
-    if (experiment.groups.advises) check_batch(config);
     guard_reads(config, experiment);
     if (experiment.groups.measures) fit_to_inputs(config);
-    if (experiment.groups.lists) return config;
     if (!config.given.contains("output") && !config.output.resume && !config.output.overwrite) {
         config.output.default_path = config.output.path;
         config.output.path = free_name(config.output.default_path);

@@ -6,7 +6,7 @@ namespace {
 /// Where p is computed, and not in decoding or for the parts of a machine file.
 bool can_drop(const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    return !groups.decodes && !groups.lists && !groups.breaks && !calibrates(experiment);
+    return !groups.decodes && !calibrates(experiment);
 }
 
 void add_ranks(Options& options, Config& config) {
@@ -21,7 +21,6 @@ void add_ranks(Options& options, Config& config) {
 
 void add_layout(Options& options, Config& config, const Experiment& experiment) {
     options.section("How it is laid out");
-    if (experiment.groups.breaks) return add_ranks(options, config);
     if (!calibrates(experiment))
         options.add({.name = "layouts",
                      .value = "NAME",
@@ -37,21 +36,12 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                  "the input",
              .target = &config.sweep.masks});
     if (!calibrates(experiment)) {
-        if (!experiment.groups.lists)
-            options.add({.name = "schedules",
-                         .value = "NAME",
-                         .help = "which blocks travel between ranks, and when (see --list)",
-                         .target = &config.sweep.schedules,
-                         .absent = "those that may win",
-                         .old_name = "algorithms"});
+        options.add({.name = "schedules",
+                     .value = "NAME",
+                     .help = "which blocks travel between ranks, and when (see --list)",
+                     .target = &config.sweep.schedules,
+                     .absent = "those that may win"});
         add_ranks(options, config);
-        if (experiment.groups.lists)
-            options.add({.name = "rank",
-                         .value = "R",
-                         .help = "list only these ranks",
-                         .target = &config.listed_ranks,
-                         .absent = "all of them",
-                         .low = 0});
         if (!experiment.groups.plans && !experiment.groups.decodes)
             options.add(
                 {.name = "pad",
@@ -93,7 +83,7 @@ void add_results(Options& options, Config& config, const Experiment& experiment)
                      .target = &config.advice.json,
                      .absent = "no JSON",
                      .decides_results = false});
-    if (studies(experiment) && !groups.layer)
+    if (studies(experiment))
         options.add({.name = "save-tensors",
                      .value = "FOLDER",
                      .help = "write an HDF5 file with inputs and outputs of every run to this folder "
@@ -148,8 +138,7 @@ bool calibrates(const Experiment& experiment) { return experiment.output == File
 
 bool studies(const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    return groups.measures && !groups.decodes && !groups.breaks && !groups.stacks && !groups.packs &&
-           !calibrates(experiment);
+    return groups.measures && !groups.decodes && !calibrates(experiment);
 }
 
 bool times_attention_alone(const Experiment& experiment) {
@@ -175,17 +164,16 @@ void add_timeout(Options& options, Config& config) {
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
-    if (!experiment.groups.lists && !experiment.groups.breaks && !calibrates(experiment)) add_sinks(options, config);
+    if (!calibrates(experiment)) add_sinks(options, config);
     if (can_drop(experiment)) add_dropout(options, config);
-    if (!experiment.groups.breaks) add_rotary(options, config, experiment);
-    if (experiment.groups.packs) add_packing(options, config);
+    add_rotary(options, config, experiment);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
     if (experiment.groups.predicts) add_predicting(options, config, experiment);
     if (experiment.groups.disturbs) add_disturbing(options, config);
     if (experiment.groups.plans) add_planning(options, config, experiment);
-    if (!experiment.groups.lists) add_results(options, config, experiment);
+    add_results(options, config, experiment);
     add_general(options, config, requests, experiment);
     return options;
 }

@@ -23,7 +23,6 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
 void add_sinks(Options& options, Config& config);
 void add_dropout(Options& options, Config& config);
 void add_rotary(Options& options, Config& config, const Experiment& experiment);
-void add_packing(Options& options, Config& config);
 void add_measuring(Options& options, Config& config, const Experiment& experiment);
 /// `rings_alone`: nothing is timed but rings, which other backends than cuda have too.
 void add_timing(Options& options, Config& config, bool rings_alone);

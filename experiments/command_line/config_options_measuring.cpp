@@ -38,15 +38,7 @@ void add_execution(Options& options, Config& config, const Experiment& experimen
                      .low = 1,
                      .high = 1024});
     }
-    if (experiment.groups.breaks)
-        options.add({.name = "launcher",
-                     .value = "WORDS",
-                     .help =
-                         "command that starts processes for faults of the machine; -np P is added. In a container, for "
-                         "example, 'mpirun --allow-run-as-root'. none: leave these faults out",
-                     .target = &config.launcher});
-    else if (!calibrates(experiment))
-        add_mpi(options, config);
+    if (!calibrates(experiment)) add_mpi(options, config);
     options.add({.name = "arithmetic",
                  .value = "NAME",
                  .help = "fp64, fp32, bf16 or fp16; the last two are emulated by the CPU backend",
@@ -61,13 +53,6 @@ void add_replicas(Options& options, Config& config, const Experiment& experiment
                  .target = &config.execution.replicas,
                  .low = 1,
                  .high = 1024});
-    if (experiment.groups.layer)
-        options.add({.name = "loss-tokens",
-                     .value = "N...",
-                     .help = "number of tokens that count in the loss, for each replica: its first ones",
-                     .target = &config.loss_tokens,
-                     .absent = "all of the first replica, ever fewer of the others",
-                     .low = 1});
     options.add({.name = "placement",
                  .value = "NAME",
                  .help = "which global ranks form a replica: consecutive or strided",
@@ -75,11 +60,10 @@ void add_replicas(Options& options, Config& config, const Experiment& experiment
                  .choices = {"consecutive", "strided"}});
 }
 
-void add_endings(Options& options, Config& config, const Experiment& experiment) {
+void add_endings(Options& options, Config& config) {
     add_timeout(options, config);
-    if (!experiment.groups.breaks)
-        options.add(
-            {.name = "fault",
+    options.add(
+        {.name = "fault",
              .value = "KIND:RANK",
              .help =
                  "make a fault on purpose at this rank: slow (compute at a quarter of the speed) or flip (one bit of "
@@ -90,7 +74,7 @@ void add_endings(Options& options, Config& config, const Experiment& experiment)
 
 void add_judging(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    if (groups.measures && !groups.decodes && !groups.packs && !calibrates(experiment))
+    if (groups.measures && !groups.decodes && !calibrates(experiment))
         options.add(
             {.name = "judge-limit",
              .value = "N",
@@ -98,7 +82,7 @@ void add_judging(Options& options, Config& config, const Experiment& experiment)
                      "columns",
              .target = &config.judging.limit,
              .low = 0});
-    if (groups.predicts && groups.measures && !groups.packs)
+    if (groups.predicts && groups.measures)
         options.add({.name = "no-judge",
                      .value = "",
                      .help = "measure times, compare nothing with fp64",
@@ -133,8 +117,7 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
         add_backends(options, config);
         add_execution(options, config, experiment);
         if (studies(experiment)) add_replicas(options, config, experiment);
-        if (!groups.breaks)
-            options.add({.name = "repeats",
+        options.add({.name = "repeats",
                          .value = "N",
                          .help = studies(experiment) && !groups.predicts
                                      ? "number of times that each run is executed and judged; the largest error counts"
@@ -142,7 +125,7 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                          .target = &config.execution.repeats,
                          .low = 1,
                          .high = 1000});
-        if (!calibrates(experiment)) add_endings(options, config, experiment);
+        if (!calibrates(experiment)) add_endings(options, config);
     }
     add_judging(options, config, experiment);
 }

@@ -87,51 +87,6 @@ void add_kept(Options& options, Config& config, bool confirms) {
                  .high = 1e9});
 }
 
-/// Global batches whose documents `advise` shares among rings.
-void add_batch(Options& options, Config& config) {
-    options.section("Global batches of packings, instead of one sequence");
-    options.add({.name = "batch-file",
-                 .value = "FILE",
-                 .help = "share the documents of a global batch among rings. The file has a line for each packing: the "
-                         "lengths of its documents, such as 512,300,128x4. The packings as given are on rings of one "
-                         "size, GPUs / packings",
-                 .target = &config.batch.file,
-                 .absent = "no batch"});
-    options.add(
-        {.name = "batches",
-         .value = "N",
-         .help = "draw N batches of packings of --tokens by --seed, for rings of --ranks GPUs (those of a host)",
-         .target = &config.batch.count,
-         .absent = "none are drawn",
-         .low = 0,
-         .high = 1e4});
-    options.add({.name = "lengths",
-                 .value = "FILE",
-                 .help = "file with lengths of documents from which --batches are drawn",
-                 .target = &config.batch.lengths});
-    options.add({.name = "seed", .value = "N", .help = "seed of --batches", .target = &config.problem.seed, .low = 0});
-    options.add({.name = "ring-sizes",
-                 .value = "P",
-                 .help = "sizes that rings may have where sizes differ: each divides a host, or is a multiple of one",
-                 .target = &config.batch.sizes,
-                 .absent = "powers of two within a host and of hosts, and all GPUs",
-                 .low = 1,
-                 .high = 1 << 20});
-    options.add({.name = "most-tokens-per-rank",
-                 .value = "N",
-                 .help = "most tokens of any rank of any ring",
-                 .target = &config.batch.most_tokens_per_rank,
-                 .absent = "as many as a rank has with the packings as given",
-                 .low = 0,
-                 .high = 1e9});
-    options.add({.name = "assignment",
-                 .value = "FILE",
-                 .help = "write the advised rings to this file: a line for each ring, with its ranks and its documents",
-                 .target = &config.batch.assignment,
-                 .absent = "not written",
-                 .decides_results = false});
-}
-
 }  // namespace
 
 void add_planning(Options& options, Config& config, const Experiment& experiment) {
@@ -143,7 +98,6 @@ void add_planning(Options& options, Config& config, const Experiment& experiment
     if (experiment.groups.advises) add_search(options, config);
     add_device_memory(options, config);
     add_kept(options, config, !experiment.groups.advises);
-    if (experiment.groups.advises) add_batch(options, config);
 }
 
 }  // namespace ringlab::experiments

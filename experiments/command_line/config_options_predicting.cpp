@@ -16,7 +16,6 @@ void add_predicting(Options& options, Config& config, const Experiment& experime
          .target = &config.prediction.compute_model,
          .choices = {"tiles", "rate"}});
     if (!experiment.groups.throughput) add_clock(options, config);  // which is that of what was measured
-    if (experiment.groups.packs) return;  // figures over all packings, by the simulator, and no operations
     options.add(
         {.name = "engine",
          .value = "NAME",

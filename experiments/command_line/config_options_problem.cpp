@@ -13,21 +13,6 @@ std::string generators() {
     return names;
 }
 
-void add_stack(Options& options, Config& config) {
-    options.add({.name = "stack",
-                 .value = "NAME",
-                 .help =
-                     "a model's layers, by name (see --list) or a file that says '46 layers: LOCAL 5x GLOBAL', with "
-                     "names of presets",
-                 .target = &config.stack.name});
-    options.add({.name = "scale-down",
-                 .value = "N",
-                 .help = "execute with N times fewer tokens, windows and chunks N times shorter, and one kv head",
-                 .target = &config.stack.scale_down,
-                 .low = 1,
-                 .high = 1 << 20});
-}
-
 void add_tokens(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
     options.add({.name = "tokens",
@@ -149,11 +134,10 @@ void add_inputs(Options& options, Config& config, Requests& requests, const Expe
 void add_problem(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
     const auto& groups = experiment.groups;
     options.section("What is computed");
-    if (groups.stacks) add_stack(options, config);
     if (!groups.plans || groups.advises) add_tokens(options, config, experiment);
     if (groups.decodes) add_growth(options, config);
     const bool has_sequences_of_its_own =
-        groups.plans || groups.throughput || groups.layer || groups.lists || groups.decodes || groups.stacks;
+        groups.plans || groups.throughput || groups.decodes;
     if (!has_sequences_of_its_own && !calibrates(experiment))
         options.add(
             {.name = "queries",
@@ -237,31 +221,6 @@ void add_dropout(Options& options, Config& config) {
                  .help = "seed that decides, with batch element, head, query and key, what is dropped",
                  .target = &config.problem.dropout.seed,
                  .low = 0});
-}
-
-void add_packing(Options& options, Config& config) {
-    options.section("What is packed");
-    add_threads(options, config);
-    options.add(
-        {.name = "lengths",
-         .value = "FILE",
-         .help = "file with lengths of documents in tokens, separated by blanks; document_lengths comes with Ringlab: "
-                 "4000 manual pages and texts of a Debian system, one token for 4 bytes",
-         .target = &config.packing.lengths});
-    options.add(
-        {.name = "packings",
-         .value = "N",
-         .help = "number of sequences that are packed with documents of these lengths; the last document of each is "
-                 "cut",
-         .target = &config.packing.count,
-         .low = 1,
-         .high = 1e6});
-    options.add({.name = "measured-packings",
-                 .value = "N",
-                 .help = "number of packings, the first ones, that are also executed",
-                 .target = &config.packing.measured,
-                 .low = 0,
-                 .high = 1e6});
 }
 
 }  // namespace ringlab::experiments

@@ -33,19 +33,6 @@ void add_validated_rings(Options& options, Config& config) {
              "and run nothing",
          .target = &config.scoring.published,
          .absent = "none"});
-    options.add({.name = "kineto",
-                 .value = "FILE",
-                 .help = "traces of torch.profiler, a JSON file of each rank: say where the time of context-parallel "
-                         "attention goes, of any system. With --machines and --tokens, and perhaps --preset, --masks, "
-                         "--layouts and --schedules, beside a prediction (docs/how-to/traces.md)",
-                 .target = &config.scoring.kineto,
-                 .absent = "none"});
-    options.add({.name = "kineto-passes",
-                 .value = "N",
-                 .help = "with --kineto: how often the traces hold the attention that is predicted",
-                 .target = &config.scoring.kineto_passes,
-                 .low = 1,
-                 .high = 1e6});
     options.add({.name = "backend",
                  .value = "NAME",
                  .help = "what runs the ranks: cuda (a GPU each) or cpu (a processor of this machine each)",

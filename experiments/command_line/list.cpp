@@ -98,7 +98,6 @@ void print_list() {
     print_files("Machines", "machines", ".toml", machine_line);
     for (const auto& [title, folder, extension] : {std::tuple{"Published tables", "published", ".toml"},
                                                    {"Published figures of systems", "published", ".csv"},
-                                                   {"Stacks of layers", "stacks", ".stack"},
                                                    {"Presets", "presets", ".cfg"}})
         print_files(title, folder, extension,
                     [&](const std::string& name) { return comment_of(find_resource(name, folder, extension)); });

@@ -20,8 +20,6 @@ struct ScoringConfig {
     bool explain = false;                ///< which terms own the errors of predictions
     std::vector<std::string> without;    ///< terms of the cost model that rings are predicted without, in turn
     std::vector<std::string> published;  ///< tables of others' rings
-    std::vector<std::string> kineto;     ///< traces of PyTorch's profiler, one a rank
-    int kineto_passes = 1;               ///< attentions that these traces hold
 };
 
 /// What `advise` weighs.
@@ -31,35 +29,10 @@ struct AdviceConfig {
     std::string json;            ///< file; empty: none
 };
 
-/// The global batches for which `advise` shares documents among rings.
-struct BatchConfig {
-    std::string file;                                   ///< a packing a line; empty: none
-    int count = 0;                                      ///< batches that are drawn; 0: none
-    std::string lengths = "document_lengths_training";  ///< that they are drawn from: a file, or one of Ringlab
-    std::vector<int> sizes;                             ///< that rings may have; empty: powers of two
-    std::int64_t most_tokens_per_rank = 0;              ///< 0: as many as the packings have
-    std::string assignment;                             ///< file to write; empty: none
-
-    bool is_asked() const { return !file.empty() || count > 0; }
-};
-
-/// What `packings` packs.
-struct PackingConfig {
-    std::string lengths = "document_lengths";  ///< file of lengths, or one that comes with Ringlab
-    int count = 1000;
-    int measured = 20;  ///< packings that are executed, too
-};
-
 /// How sequences grow in `decode`.
 struct DecodingConfig {
     std::string lengths = "falling";  ///< of the sequences: falling or equal, see lengths_of()
     int steps = 2;                    ///< each appends as many tokens to a sequence as it has query rows
-};
-
-/// The model whose layers `model_stack` looks at.
-struct StackConfig {
-    std::string name = "gemma-3-27b";  ///< a model, by name or file
-    std::int64_t scale_down = 64;      ///< by how much the executed layers are smaller
 };
 
 /// Everything that a command line can ask for. Each experiment hands the parts on to what uses them.
@@ -74,18 +47,12 @@ struct Config {
     TraceConfig trace;
     MemoryConfig memory;
     AdviceConfig advice;
-    BatchConfig batch;
-    PackingConfig packing;
     DecodingConfig decoding;
-    StackConfig stack;
     OutputConfig output;
 
     bool force = false;               ///< run also what does not fit by its forecast
     bool confirm = false;             ///< longest_context: run what fits, on GPUs
     int gpus_per_host = 0;            ///< calibrate: GPUs per host of the described machine; 0: those that it timed
-    std::string launcher = "mpirun";  ///< faults: words before -np; "none": nothing is launched
-    std::vector<int> listed_ranks;    ///< positions: ranks whose tokens it lists; empty: all ranks
-    std::vector<std::int64_t> loss_tokens;  ///< layer_gradients: tokens of each replica that count in the loss
 
     std::set<std::string> given;     ///< names of the options that the user gave, in any way
     std::vector<std::string> notes;  ///< what was chosen for the user and why, one line each; see say_notes()
@@ -100,12 +67,7 @@ struct OptionGroups {
     bool throughput = false;  ///< what is timed on GPUs, and what it is compared with
     bool plans = false;       ///< machines, and what must fit their memory
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
-    bool packs = false;       ///< packings of documents
-    bool layer = false;       ///< a layer around attention, and the tokens in its loss
-    bool lists = false;       ///< prints what a layout is, and keeps no record
     bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
-    bool breaks = false;      ///< makes mistakes on purpose, on layouts and masks of its own choice
-    bool stacks = false;      ///< layers of a whole model
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 

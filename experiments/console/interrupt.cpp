@@ -73,6 +73,8 @@ void say_when_interrupted(const std::string& line) {
 }
 
 void RemovedWhenInterrupted::watch(const std::filesystem::path& path) {
+    if (place_) *place_ = nullptr;
+    place_ = nullptr;
     path_ = path.string();
     for (auto& place : files_to_remove) {
         const char* none = nullptr;

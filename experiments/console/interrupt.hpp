@@ -8,7 +8,7 @@
 namespace ringlab::experiments {
 
 // How a program ends by Ctrl-C, by a scheduler (SIGTERM) or by a closed terminal (SIGHUP): with one line on stderr and
-// exit status 128 + signal, and without leaving a lock or a half-written file.
+// exit status 128 + signal, and without leaving a half-written file.
 
 /// Sets the handlers, in place of any that libraries have set before main(). A signal that the caller of the program
 /// has set to be ignored (nohup) stays ignored.
@@ -21,7 +21,7 @@ void end_on_hangup();
 /// Sets the line that is printed at such an end: what is done, and how to go on. Without it nothing is printed.
 void say_when_interrupted(const std::string& line);
 
-/// A file that is removed at such an end, from watch() on and as long as this object exists.
+/// A file that is removed at such an end, from watch() on, until another is watched or this object ends.
 class RemovedWhenInterrupted {
 public:
     RemovedWhenInterrupted() = default;

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,89 +82,23 @@ fs::path put_beside(const fs::path& made, const fs::path& path) {
     }
 }
 
-/// move_into_place() without writing to disk. `own` is the state of `made`.
-///
-/// Another process may put a file there between the check and the rename. So an existing file is swapped with `made`,
-/// checked again under the name of `made`, which nobody else uses, and swapped back if it is not the expected one. On
-/// file systems that cannot swap, such as NFS, a window of microseconds remains.
-bool moved(const fs::path& made, const fs::path& path, const FileState& expected, const FileState& own) {
-    const auto rename = [&](unsigned flags) {
-        return ::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), flags) == 0;
-    };
-    for (;;) {
-        const auto there = state_of(path);
-        const bool swaps = there.is_there();
-        if (swaps && (there != expected || is_protected(path))) return false;
-        if (rename(swaps ? RENAME_EXCHANGE : RENAME_NOREPLACE)) {
-            if (!swaps) return true;
-            if (state_of(made) == expected) {
-                ::unlink(made.c_str());
-                return true;
-            }
-            if (rename(RENAME_EXCHANGE) && state_of(made) == own) return false;
-            fail("cannot write {}: others replace it again and again; what was there is {} now", path.string(),
-                 put_beside(made, path).string());
-        }
-        const int error = errno;
-        if (error == (swaps ? ENOENT : EEXIST) && state_of(made).is_there()) continue;  // it has just gone, or come
-        const bool cannot_swap = error == EINVAL || error == ENOSYS || error == ENOTSUP;
-        if (cannot_swap && rename(0)) return true;
-        fail("cannot write {}: {}", path.string(), error_text());
-    }
+/// move_into_place() without writing to disk. A file that comes in the microseconds between the check and the rename is
+/// replaced only where the file system cannot rename without replacing, such as NFS.
+bool moved(const fs::path& made, const fs::path& path, const FileState& expected) {
+    const auto there = state_of(path);
+    if (there.is_there() && (there != expected || is_protected(path))) return false;
+    const unsigned flags = there.is_there() ? 0 : RENAME_NOREPLACE;
+    if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), flags) == 0) return true;
+    if (errno == EEXIST) return false;
+    const bool cannot_refuse = errno == EINVAL || errno == ENOSYS || errno == ENOTSUP;
+    require(cannot_refuse && ::rename(made.c_str(), path.c_str()) == 0, "cannot write {}: {}", path.string(),
+            error_text());
+    return true;
 }
 
 }  // namespace
 
-// The names of sidecars are unlikely for any other file, because sidecars are replaced and removed without asking.
-fs::path WriterLock::sidecar_of(const fs::path& path) { return path.string() + ".ringlab-lock"; }
-
-WriterLock::WriterLock(const fs::path& path) : WriterLock(path, Unlocked{}) {
-    require(lock(path), "{} is being written by another process; wait for it, or write elsewhere", path.string());
-}
-
-std::unique_ptr<WriterLock> WriterLock::if_free(const fs::path& path) {
-    std::unique_ptr<WriterLock> made(new WriterLock(path, Unlocked{}));
-    return made->lock(path) ? std::move(made) : nullptr;
-}
-
-WriterLock::WriterLock(const fs::path& path, Unlocked) : path_(sidecar_of(path)) {}
-
-/// Takes the lock. Returns false if another process holds it.
-bool WriterLock::lock(const fs::path& path) {
-    const auto folder = folder_of(path);
-    require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", path.string(), folder.string());
-    for (;;) {
-        descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        require(descriptor_ >= 0, "{} cannot be written: cannot make {}: {}", path.string(), path_.string(),
-                error_text());
-        if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-            const int error = errno;
-            ::close(std::exchange(descriptor_, -1));
-            if (error == EWOULDBLOCK) return false;
-            fail("{} cannot be locked: {}", path_.string(), std::generic_category().message(error));
-        }
-        // The holder before us may have removed the sidecar between our open and our lock; then this lock guards
-        // nothing.
-        struct stat locked {
-        }, named{};
-        if (::fstat(descriptor_, &locked) == 0 && ::stat(path_.c_str(), &named) == 0 && locked.st_ino == named.st_ino &&
-            locked.st_dev == named.st_dev)
-            break;
-        ::close(descriptor_);
-    }
-    sidecar_.watch(path_);
-    temporary_.watch(temporary_of(path));
-    unfinished_temporary_.watch(temporary_of(unfinished_of(path)));
-    return true;
-}
-
-WriterLock::~WriterLock() {
-    if (descriptor_ < 0) return;
-    ::unlink(path_.c_str());
-    ::close(descriptor_);
-}
-
-fs::path temporary_of(const fs::path& path) { return path.string() + ".ringlab-tmp"; }
+fs::path temporary_of(const fs::path& path) { return fmt::format("{}.{}.ringlab-tmp", path.string(), ::getpid()); }
 
 fs::path followed(const fs::path& path) {
     require(!path.empty(), "what is written needs a file name");
@@ -212,7 +145,7 @@ bool move_into_place(const fs::path& made, const fs::path& path, FileState& stat
         file.sync();
         own = state_of(file.value(), made);
     }
-    if (!moved(made, path, state, own)) return false;
+    if (!moved(made, path, state)) return false;
     sync_folder(folder_of(path));
     state = own;
     return true;
@@ -250,24 +183,14 @@ void say_that_it_goes_beside(const fs::path& path, const fs::path& other) {
                path.string(), other.string());
 }
 
-Checksum checksum_of(std::span<const std::byte> bytes) {
-    constexpr std::string_view name = "sha-256\n";
-    Checksum checksum;
-    std::ranges::copy(std::as_bytes(std::span(name)), checksum.begin());
-    std::ranges::copy(digest_of(bytes), checksum.begin() + name.size());
-    return checksum;
-}
-
-std::span<const std::byte> without_checksum(std::span<const std::byte> bytes) {
-    constexpr auto size = std::tuple_size_v<Checksum>;
-    if (bytes.size() > size) {
-        const auto contents = bytes.first(bytes.size() - size);
-        if (std::ranges::equal(checksum_of(contents), bytes.last(size))) return contents;
-    }
-    fail(
-        "it does not end in the checksum of its contents: it is no record, cut short, damaged, changed by others, or "
-        "of "
-        "an earlier Ringlab");
+void require_regular_file(const std::filesystem::path& path, const std::string& what) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+    fail("{} '{}' is {}; it must be a file", what, path.string(),
+         S_ISDIR(status.st_mode)    ? "a folder"
+         : S_ISFIFO(status.st_mode) ? "a FIFO"
+         : S_ISSOCK(status.st_mode) ? "a socket"
+                                    : "a device");
 }
 
 FileContents read_file(const fs::path& path) {

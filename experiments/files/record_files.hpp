@@ -1,49 +1,15 @@
 #pragma once
 
-#include "experiments/console/interrupt.hpp"
-#include "experiments/files/digest.hpp"
 #include "experiments/files/file_state.hpp"
 
-#include <array>
 #include <cstddef>
 #include <filesystem>
-#include <memory>
 #include <span>
-#include <tuple>
 #include <vector>
 
 namespace ringlab::experiments {
 
-/// The right to write the file `path`. One process at a time has it, as a lock on a second file beside it (the
-/// sidecar).
-///
-/// The sidecar is removed when its holder ends or is interrupted. A killed process leaves it behind; the next process
-/// then uses it. The lock cannot be on the file itself, because HDF5 readers lock it too, and because it is replaced at
-/// every commit.
-class WriterLock {
-public:
-    /// Throws Error at once if another holds it, or if the sidecar cannot be made.
-    explicit WriterLock(const std::filesystem::path& path);
-
-    /// The lock, or null if another process holds it. Throws Error if the sidecar cannot be made.
-    static std::unique_ptr<WriterLock> if_free(const std::filesystem::path& path);
-
-    static std::filesystem::path sidecar_of(const std::filesystem::path& path);
-    ~WriterLock();
-    WriterLock(const WriterLock&) = delete;
-    WriterLock& operator=(const WriterLock&) = delete;
-
-private:
-    struct Unlocked {};
-    WriterLock(const std::filesystem::path& path, Unlocked);
-    bool lock(const std::filesystem::path& path);
-
-    std::filesystem::path path_;
-    int descriptor_ = -1;
-    RemovedWhenInterrupted sidecar_, temporary_, unfinished_temporary_;
-};
-
-/// The path at which replace_file() prepares the new contents. A file that a killed process left there may be removed.
+/// The path at which this process prepares new contents of `path`. A killed process may leave a file there.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
 
 /// The file that a path leads to: the target of a link is replaced, and not the link.
@@ -86,13 +52,9 @@ std::filesystem::path move_into_place_or_beside(const std::filesystem::path& mad
 /// The note on stderr that what was to be written to `path` goes to `other`.
 void say_that_it_goes_beside(const std::filesystem::path& path, const std::filesystem::path& other);
 
-/// A checksum to be appended to the bytes: "sha-256\n" and their digest. Other programs can still read the file,
-/// because HDF5 ignores what follows its own end.
-using Checksum = std::array<std::byte, 8 + std::tuple_size_v<Digest>>;
-Checksum checksum_of(std::span<const std::byte> bytes);
-
-/// The bytes without the checksum at their end. Throws Error if there is none, or if it is not that of the bytes.
-std::span<const std::byte> without_checksum(std::span<const std::byte> bytes);
+/// Throws Error if there is something at `path` that is not a regular file, such as a FIFO, which could block for ever.
+/// `what` names the kind of file in the message: "input".
+void require_regular_file(const std::filesystem::path& path, const std::string& what);
 
 /// Throws Error if `path` cannot be read.
 struct FileContents {

@@ -1,5 +1,5 @@
 #include "experiments/files/files_read.hpp"
-#include "experiments/files/untrusted.hpp"
+#include "experiments/files/record_files.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
@@ -124,6 +124,7 @@ bool has_signature(const std::filesystem::path& path) {
 
 /// Throws Error. For a file of another format, such as NumPy's, the message says how to convert it.
 hdf5::File open_hdf5(const std::filesystem::path& path) {
+    require_regular_file(path, "input");
     try {
         return hdf5::File::open(path);
     } catch (const Error&) {
@@ -202,112 +203,43 @@ void require_finite(const Source& source, const Position& offset, const Position
          source.dataset.name(), value, at[0], at[1], at[2], at[3], layouts::to_string(dtype));
 }
 
-/// The blocks in which a tensor goes through the pipe, each of consecutive tokens of one batch element: (offset,
-/// count), in the order of the tensor's elements.
-template <class Visit>
-void for_each_block(const Position& shape, const Visit& visit) {
-    constexpr std::int64_t block_elements = 1 << 21;
-    const auto tokens = std::max<std::int64_t>(1, block_elements / (shape[2] * shape[3]));
-    for (std::int64_t batch = 0; batch < shape[0]; ++batch)
-        for (std::int64_t token = 0; token < shape[1]; token += tokens)
-            visit(Position{batch, token, 0, 0}, Position{1, std::min(tokens, shape[1] - token), shape[2], shape[3]});
-}
-
-std::size_t elements(const Position& count) {
-    return static_cast<std::size_t>(count[0] * count[1] * count[2] * count[3]);
-}
-
-// In the child process: the first `tokens` of a tensor, rounded to the dtype.
-void put_tensor(PipeEnd& pipe, const Source& source, std::int64_t tokens, DType dtype) {
-    auto shape = source.shape;
-    shape[1] = tokens;
-    pipe.put(shape);
-    std::vector<double> values;
-    for_each_block(shape, [&](const Position& offset, const Position& count) {
-        values.resize(elements(count));
-        read_block(source, offset, count, values);
-        reference::round_in_place(values, dtype);
-        require_finite(source, offset, count, values, dtype);
-        pipe.put_values(std::span(values));
-    });
-}
-
-// In this process: receives them.
-Tensor get_tensor(PipeEnd& pipe) {
-    const auto shape = pipe.get<Position>();
-    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(shape[i]); };
-    Tensor tensor = Tensor::from_shape({size(0), size(1), size(2), size(3)});
-    std::size_t done = 0;
-    for_each_block(shape, [&](const Position&, const Position& count) {
-        pipe.get_values(std::span(tensor.data() + done, elements(count)));
-        done += elements(count);
-    });
+/// The first `tokens` of a tensor, rounded to the dtype.
+Tensor read_tensor(const Source& source, std::int64_t tokens, DType dtype) {
+    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(source.shape[i]); };
+    auto tensor = Tensor::from_shape({size(0), static_cast<std::size_t>(tokens), size(2), size(3)});
+    const std::span values(tensor.data(), tensor.size());
+    const Position begin{}, count{source.shape[0], tokens, source.shape[2], source.shape[3]};
+    read_block(source, begin, count, values);
+    reference::round_in_place(values, dtype);
+    require_finite(source, begin, count, values, dtype);
     return tensor;
-}
-
-/// All that a file says of a problem; every token has a query row there.
-template <class AnyProblem, class Visit>
-void for_each_size(AnyProblem& problem, Visit visit) {
-    for (auto* size : {&problem.batch, &problem.tokens, &problem.query_heads, &problem.kv_heads, &problem.head_dim,
-                       &problem.value_dim})
-        visit(*size);
-    visit(problem.scale);
-    visit(problem.soft_cap);
-    visit(problem.dtype);
-}
-
-/// All of InputData but the tensors.
-void put_description(PipeEnd& pipe, const InputData& data) {
-    for_each_size(data.problem, [&](const auto& size) { pipe.put(size); });
-    pipe.put(data.document_lengths.size());
-    pipe.put_values(std::span(data.document_lengths));
-}
-
-InputData get_description(PipeEnd& pipe) {
-    InputData data;
-    for_each_size(data.problem, [&](auto& size) { size = pipe.get<std::remove_reference_t<decltype(size)>>(); });
-    data.document_lengths.resize(pipe.get<std::size_t>());
-    pipe.get_values(std::span(data.document_lengths));
-    return data;
 }
 
 }  // namespace
 
 InputData inspect_inputs(const std::filesystem::path& path, const LoadOptions& options) {
     note_read(path);
-    InputData data;
-    read_untrusted(
-        path, [&](PipeEnd& pipe) { put_description(pipe, open_inputs(open_hdf5(path), path, options).data); },
-        [&](PipeEnd& pipe) { data = get_description(pipe); });
-    return data;
+    const auto file = open_hdf5(path);
+    return open_inputs(file, path, options).data;
 }
 
 InputData load_inputs(const std::filesystem::path& path, const LoadOptions& options) {
     note_read(path);
-    InputData data;
-    const auto look = [&](PipeEnd& pipe) {
-        const auto file = open_hdf5(path);
-        const auto open = open_inputs(file, path, options);
-        const auto& problem = open.data.problem;
-        put_description(pipe, open.data);
-        for (const auto* source : {&open.q, &open.k, &open.v}) put_tensor(pipe, *source, problem.tokens, problem.dtype);
-        pipe.put(open.dout.has_value());
-        if (open.dout) put_tensor(pipe, *open.dout, problem.tokens, problem.dtype);
-    };
-    const auto take = [&](PipeEnd& pipe) {
-        data = get_description(pipe);
-        auto& [problem, inputs, documents] = data;
-        for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v}) *tensor = get_tensor(pipe);
-        if (pipe.get<bool>()) {
-            inputs.dout = get_tensor(pipe);
-        } else {
-            inputs.dout = normal_dout(problem, options.seed);
-            reference::round_in_place({inputs.dout.data(), inputs.dout.size()}, problem.dtype);
-        }
-    };
-    read_untrusted(path, look, take);
+    const auto file = open_hdf5(path);
+    auto open = open_inputs(file, path, options);
+    auto& [problem, inputs, documents] = open.data;
+    const auto read = [&](const Source& source) { return read_tensor(source, problem.tokens, problem.dtype); };
+    inputs.q = read(open.q);
+    inputs.k = read(open.k);
+    inputs.v = read(open.v);
+    if (open.dout) {
+        inputs.dout = read(*open.dout);
+    } else {
+        inputs.dout = normal_dout(problem, options.seed);
+        reference::round_in_place({inputs.dout.data(), inputs.dout.size()}, problem.dtype);
+    }
     note_read(path);  // throws Error if the file was changed in the meantime
-    return data;
+    return std::move(open.data);
 }
 
 }  // namespace ringlab::experiments

@@ -186,7 +186,7 @@ void Options::add(Option option) {
 
 const Options::Entry& Options::find(const std::string& name) const {
     const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-        return entry.option.name == name || (!name.empty() && entry.option.old_name == name);
+        return entry.option.name == name;
     });
     if (found != entries_.end()) return *found;
     fail_of_unknown("--" + name);
@@ -199,14 +199,13 @@ void Options::fail_of_unknown(const std::string& typed) const {
     fail("unknown option '{}'{} --help shows the options", typed, hint.empty() ? ";" : hint);
 }
 
-void Options::read_command_line(int argc, const char* const* argv, std::vector<std::string>& notes) {
+void Options::read_command_line(int argc, const char* const* argv) {
     po::options_description all;
     for (const auto& [option, section, text] : entries_) {
         auto* value = po::value<Strings>();
         if (is_flag(option)) value->zero_tokens();
         if (takes_list(option)) value->multitoken();
         all.add_options()((option.name + (option.letter.empty() ? "" : "," + option.letter)).c_str(), value);
-        if (!option.old_name.empty()) all.add_options()(option.old_name.c_str(), po::value<Strings>()->multitoken());
     }
     std::vector<Assignment> assignments;
     try {
@@ -217,10 +216,7 @@ void Options::read_command_line(int argc, const char* const* argv, std::vector<s
         for (const auto& option : parsed.options) {
             require(option.position_key == -1, "'{}' does not belong to an option; --help shows the options",
                     fmt::join(option.value, " "));
-            const auto& known = find(option.string_key).option;
-            if (known.old_name == option.string_key)
-                notes.push_back(fmt::format("--{} is called --{} now", known.old_name, known.name));
-            assignments.push_back({known.name, option.value});
+            assignments.push_back({find(option.string_key).option.name, option.value});
         }
     } catch (const po::unknown_option& error) {
         const auto typed = error.get_option_name();
@@ -234,9 +230,7 @@ void Options::read_command_line(int argc, const char* const* argv, std::vector<s
 void Options::read_file(const std::string& path, const std::string& kind) {
     std::istringstream file(layouts::read_text(path, kind));
     po::options_description all;
-    for (const auto& entry : entries_)
-        for (const auto& name : {entry.option.name, entry.option.old_name})
-            if (!name.empty()) all.add_options()(name.c_str(), po::value<Strings>());
+    for (const auto& entry : entries_) all.add_options()(entry.option.name.c_str(), po::value<Strings>());
     try {
         std::vector<Assignment> assignments;
         for (const auto& line : po::parse_config_file(file, all, true).options) {
@@ -296,8 +290,7 @@ std::string Options::help() const {
         if (!is_flag(option)) usage += " " + option.value + (takes_list(option) ? "..." : "");
         usage += usage.size() + 2 > column ? "\n" + std::string(column, ' ') : std::string(column - usage.size(), ' ');
         const auto whose = option.backend.empty() ? "" : "with --backend " + option.backend + ": ";
-        const auto shown = whose + option.help + (option.old_name.empty() ? "" : "; formerly --" + option.old_name) +
-                           (entry.default_text.empty() ? "" : " [" + entry.default_text + "]");
+        const auto shown = whose + option.help + (entry.default_text.empty() ? "" : " [" + entry.default_text + "]");
         text += usage + wrapped(shown, column, line - column) + "\n";
     }
     return text;
@@ -308,9 +301,8 @@ std::string Options::text(const std::string& backend) const {
     for (const auto& [option, section, shown] : entries_) {
         if (!option.decides_results || (!option.backend.empty() && option.backend != backend)) continue;
         const auto value = text_of(option);
-        // --resume compares the texts of old and new records.
-        const auto& name = option.old_name.empty() ? option.name : option.old_name;
-        text += value.empty() ? fmt::format("# {}: {}\n", name, option.absent) : fmt::format("{} = {}\n", name, value);
+        text += value.empty() ? fmt::format("# {}: {}\n", option.name, option.absent)
+                              : fmt::format("{} = {}\n", option.name, value);
     }
     return text;
 }

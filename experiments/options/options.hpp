@@ -28,7 +28,6 @@ struct Option {
     double high = std::numeric_limits<double>::infinity();
     std::vector<std::string> choices = {};  ///< if the value must be one of these
     std::string letter = "";                ///< "o" if it may be written -o
-    std::string old_name = "";              ///< former name: still accepted, and the name in records
     std::string none = "";                  ///< a word that means 0, where 0 differs from what `absent` says
     bool turns_off = false;                 ///< a flag that makes its target false
     bool decides_results = true;            ///< stands in Options::text()
@@ -45,9 +44,8 @@ public:
     void section(std::string title);
     void add(Option option);
 
-    /// Throws Error, one line that names the option, the value and what would be right. Adds a note for each option
-    /// that was given by its former name.
-    void read_command_line(int argc, const char* const* argv, std::vector<std::string>& notes);
+    /// Throws Error, one line that names the option, the value and what would be right.
+    void read_command_line(int argc, const char* const* argv);
 
     /// Lines "name = value", several values between blanks. Throws Error that names the file as well.
     void read_file(const std::string& path, const std::string& kind);

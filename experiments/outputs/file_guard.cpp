@@ -1,7 +1,6 @@
 #include "experiments/outputs/file_guard.hpp"
 
 #include "experiments/files/record_files.hpp"
-#include "experiments/files/untrusted.hpp"
 #include "experiments/outputs/tensors_file.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "layouts/basics/require.hpp"
@@ -34,15 +33,11 @@ fs::path place_of(const fs::path& path) {
 
 /// Whether `holds` is true for the HDF5 file. False if the file cannot be read.
 bool hdf5_file_holds(const fs::path& path, const std::function<bool(const hdf5::File&)>& holds) {
-    bool held = false;
     try {
-        read_untrusted(
-            path, [&](PipeEnd& pipe) { pipe.put(holds(hdf5::File::open(path))); },
-            [&](PipeEnd& pipe) { held = pipe.get<bool>(); });
+        return holds(hdf5::File::open(path));
     } catch (const Error&) {
         return false;
     }
-    return held;
 }
 
 bool is_machine_file(const fs::path& path) {
@@ -80,7 +75,6 @@ bool is_of_kind(const fs::path& path, FileKind kind) {
         case FileKind::trace: return begins_with(path, sim::chrome_trace_begin);
         case FileKind::execution_trace: return is_execution_trace(path);
         case FileKind::advice: return begins_with(path, advice_begin);
-        case FileKind::assignment: return begins_with(path, assignment_begin);
     }
     return false;
 }
@@ -93,7 +87,6 @@ const char* name_of(FileKind kind) {
         case FileKind::trace: return "trace of Ringlab";
         case FileKind::execution_trace: return "execution trace of Ringlab";
         case FileKind::advice: return "advice of Ringlab";
-        case FileKind::assignment: return "assignment of Ringlab";
     }
     return "";
 }
@@ -114,7 +107,7 @@ void FileGuard::writes(const std::string& what, const fs::path& path, FileKind k
     const bool makes_folder = kind == FileKind::tensors || kind == FileKind::execution_trace;
     require(makes_folder || fs::is_directory(place.parent_path()), "{} '{}': there is no folder '{}'", what,
             path.string(), place.parent_path().string());
-    const std::vector<fs::path> all{place, temporary_of(place), WriterLock::sidecar_of(place), unfinished_of(place)};
+    const std::vector<fs::path> all{place, temporary_of(place), unfinished_of(place)};
     for (const auto& made : all) {
         std::error_code missing;
         const bool is_there = fs::exists(made, missing);  // asked once, not for each of thousands of files

@@ -13,13 +13,10 @@
 namespace ringlab::experiments {
 
 /// The kinds of files that programs write, and may replace when they are asked to.
-enum class FileKind { record, tensors, machine, trace, execution_trace, advice, assignment };
+enum class FileKind { record, tensors, machine, trace, execution_trace, advice };
 
 /// The beginning of a JSON file of advice, by which it is recognised.
 inline constexpr std::string_view advice_begin = "{\n  \"ringlab_advice\": ";
-
-/// The beginning of a file that assigns documents to rings.
-inline constexpr std::string_view assignment_begin = "# Ringlab assignment";
 
 /// What to do with a file that exists already.
 enum class IfThere {

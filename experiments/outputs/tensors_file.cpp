@@ -1,5 +1,6 @@
 #include "experiments/outputs/tensors_file.hpp"
 
+#include "experiments/console/interrupt.hpp"
 #include "experiments/files/digest.hpp"
 #include "experiments/files/record_files.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
@@ -246,7 +247,8 @@ fs::path save_tensors(const fs::path& folder, const std::string& run, const layo
     require(fs::is_directory(folder), "cannot make the folder {}: {}", folder.string(), error.message());
     const auto path = tensors_path(folder, run);
     require_replaceable(path);
-    const WriterLock lock(path);
+    RemovedWhenInterrupted temporary;
+    temporary.watch(temporary_of(path));
     try {
         write_all(temporary_of(path), run, problem, mask, inputs, outputs, arithmetic, provenance, notes);
         return move_into_place_or_beside(temporary_of(path), path, found.value_or(state_of(path)));

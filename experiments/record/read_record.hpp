@@ -6,9 +6,7 @@
 
 namespace ringlab::experiments {
 
-/// Opens a record of unknown origin for reading. Not all records end in a checksum: other programs leave it out when
-/// they cut or copy one. So a child process reads everything in it first (files/untrusted.hpp). If that succeeds, HDF5
-/// does the same in this process. Throws Error of one line if it fails.
+/// Opens a record for reading; it counts among the files that the command has read. Throws Error of one line.
 hdf5::File open_record(const std::filesystem::path& path);
 
 }  // namespace ringlab::experiments

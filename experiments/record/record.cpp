@@ -49,7 +49,7 @@ Record::Record(const fs::path& path, RecordOpening opening, RecordHeader header,
     if (mode == RecordMode::next_free)
         take_free_name(path);
     else
-        take_name(path, std::make_unique<WriterLock>(followed(path)));
+        take_name(path);
     if (name_ != path)
         fmt::print(stderr, "[note] '{}' was taken meanwhile; this goes to '{}'\n", path.string(), name());
     require_replaceable(target_);
@@ -87,21 +87,20 @@ Record::~Record() {
     if (is_new_ && runs_.empty() && state_of(path_) == own_) fs::remove(path_, ignored);
 }
 
-void Record::take_name(const fs::path& name, std::unique_ptr<WriterLock> lock) {
-    lock_ = std::move(lock);
+void Record::take_name(const fs::path& name) {
     name_ = name;
     target_ = path_ = followed(name);
+    const auto folder = fs::absolute(target_).parent_path();
+    require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", name.string(), folder.string());
+    temporary_.watch(temporary_of(target_));
+    unfinished_temporary_.watch(temporary_of(unfinished_of(target_)));
     own_ = {};
 }
 
 void Record::take_free_name(const fs::path& first) {
     for (int number = 1;; ++number) {
         const auto name = number == 1 ? first : numbered(base_, number);
-        const auto place = followed(name);
-        if (!is_free(place)) continue;
-        auto lock = WriterLock::if_free(place);
-        if (!lock || !is_free(place)) continue;
-        return take_name(name, std::move(lock));
+        if (is_free(followed(name))) return take_name(name);
     }
 }
 
@@ -137,13 +136,11 @@ void Record::resume() {
         fail("cannot resume {}: {}; it is left as it is (--overwrite starts anew)", path_.string(), error.what());
     }
     note_unknown_files();
-    std::error_code ignored;
-    fs::remove(temporary_of(path_), ignored);  // of an invocation that was killed
 }
 
 void Record::load() {
     const auto [bytes, state] = read_file(path_);
-    auto file = hdf5::File::open_image(path_, without_checksum(bytes));
+    auto file = hdf5::File::open_image(path_, bytes);
     own_ = state;
     file_.reset();
     file_.emplace(std::move(file));
@@ -159,9 +156,7 @@ void Record::look_around() {
 }
 
 void Record::save(const hdf5::File& file) {
-    auto bytes = file.image();
-    const auto checksum = checksum_of(bytes);
-    bytes.insert(bytes.end(), checksum.begin(), checksum.end());
+    const auto bytes = file.image();
     if (replace_file(path_, bytes, own_)) return;
     const auto before = name_;
     do take_free_name(numbered(base_, 2));

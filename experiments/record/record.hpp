@@ -1,5 +1,6 @@
 #pragma once
 
+#include "experiments/console/interrupt.hpp"
 #include "experiments/files/file_state.hpp"
 #include "experiments/files/record_files.hpp"
 #include "experiments/record/provenance/provenance.hpp"
@@ -17,7 +18,7 @@ namespace ringlab::experiments {
 /// What happens if there is a file at the record's path.
 enum class RecordMode {
     create,     ///< refuse if there is a file
-    next_free,  ///< the next free name if this one is taken, or being written
+    next_free,  ///< the next free name if this one is taken
     overwrite,  ///< in place of any record: the old one stays until finish()
     resume,     ///< add to the record of the same experiment and configuration; a new one if there is none. A record
                 ///< that was to replace another and was not finished goes on first
@@ -56,8 +57,7 @@ struct RecordHeader {
 /// Every dataset has the attributes units and description.
 ///
 /// The file on disk holds finished runs alone, at every moment: a commit writes a new file beside it and renames. The
-/// cost of a commit is therefore one copy of the file in memory and on disk. It ends in a checksum that a resume
-/// verifies, so that a damaged file is recognised before HDF5 reads it. One writer at a time; readers at any time.
+/// cost of a commit is therefore one copy of the file in memory and on disk. Readers may come at any time.
 ///
 /// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
 ///
@@ -71,8 +71,8 @@ class Record {
 public:
     static constexpr std::int64_t schema = 3;
 
-    /// Throws Error, and leaves any file there as it is, if the mode forbids it, if another process is writing it, or
-    /// if a record to resume cannot be read or is of something else: of another configuration, or of files (see
+    /// Throws Error, and leaves any file there as it is, if the mode forbids it, or if
+    /// a record to resume cannot be read or is of something else: of another configuration, or of files (see
     /// FilesRead) whose contents were others; the first difference is then named.
     Record(const std::filesystem::path& path, RecordOpening opening, RecordHeader header, Provenance provenance);
 
@@ -113,7 +113,7 @@ private:
     void resume();
     void load();
     void save(const hdf5::File& file);
-    void take_name(const std::filesystem::path& name, std::unique_ptr<WriterLock> lock);
+    void take_name(const std::filesystem::path& name);
     void take_free_name(const std::filesystem::path& first);
     std::string difference(const std::string& attribute, const std::string& value) const;
     std::string changed_file() const;
@@ -141,7 +141,7 @@ private:
     bool has_grown_ = false;  // since it was packed, or read
     RecordHeader header_;
     Provenance provenance_;
-    std::unique_ptr<WriterLock> lock_;
+    RemovedWhenInterrupted temporary_, unfinished_temporary_;
     std::optional<hdf5::File> file_;           // in memory; what is on disk, but while a commit goes on
     std::vector<std::string> runs_, stacked_;  // names; paths of the datasets whose first dimension is run
     struct Session {

@@ -41,19 +41,19 @@ def positions(tokens, *, layout, ranks, rank, mask="", documents=False):
     return list(_library.positions(_library.choices(mask, layout, "ring", tokens, tokens, ranks), rank, documents))
 
 
-def record(path, *, machines=(), group=None, overwrite=False, programs=None):
+def record(path, *, machines=(), group=None, overwrite=False):
     """Around a training step: writes what its ring_attention() calls did, beside predictions, to the HDF5 file `path`.
 
         with ringlab.record("step.h5", machines="h200_nvswitch_copy_engine") as recording:
             model(ids).loss.backward()
         print(recording.text)
 
-    All ranks of `group` (all processes if None) enter it. Rank 0 runs the program `validate --kineto` in the end, and
-    `text`, on every rank, is what it prints. Passes are recorded one behind the other, without what the model does
+    All ranks of `group` (all processes if None) enter it. Rank 0 writes the file, which needs h5py, and `text`, on
+    every rank, says where the time went (ringlab.kineto). Passes are recorded one behind the other, without what the model does
     between them. machines: names or files that the passes are predicted on; these must all be of one kind, in bfloat16
-    or float16. Without machines the record has only what was measured. programs: the folder of the programs. Clocks of
+    or float16. Without machines the record has only what was measured. Clocks of
     several hosts are taken as they are. Raises Refused, before the step where that is possible.
     """
     from ringlab.torch import _record  # PyTorch takes a while to load
 
-    return _record.record(path, machines, group, overwrite, programs)
+    return _record.record(path, machines, group, overwrite)

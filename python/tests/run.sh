@@ -19,7 +19,7 @@ if [ "${1:-}" = --install ]; then
   shift
   if ! has_torch "$environment/bin/python"; then
     python3 -m venv "$environment"
-    "$environment/bin/pip" install --quiet 'torch>=2.6' 'transformers>=5' numpy pytest 'scikit-build-core>=0.10'
+    "$environment/bin/pip" install --quiet 'torch>=2.6' 'transformers>=5' h5py numpy pytest 'scikit-build-core>=0.10'
   fi
   [ $# -gt 0 ] || exit 0
 fi

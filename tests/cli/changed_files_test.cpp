@@ -90,37 +90,15 @@ const std::vector<Reader> readers{
      {"input", "machines"},
      {"in.h5", "m.toml"}},
     {bf16_error, {"--ranks", "4", "--layouts", "zigzag", "--tokens", "64", "--input", "in.h5"}, {"input"}, {"in.h5"}},
-    {layer_gradients, executed + Words{"--head-dim", "8", "--input", "in.h5"}, {"input"}, {"in.h5"}},
-    {faults, {"--ranks", "4", "--tokens", "64", "--launcher", "none", "--input", "in.h5"}, {"input"}, {"in.h5"}},
-    {packings,
-     four + on_machine +
-         Words{"--lengths", "lengths.txt", "--packings", "3", "--measured-packings", "1", "--tokens", "64"},
-     {"lengths", "machines"},
-     {"lengths.txt", "m.toml"}},
-    {model_stack,
-     on_machine + Words{"--stack", "two.stack", "--ranks", "4", "--layouts", "zigzag", "--tokens", "512",
-                        "--scale-down", "8", "--repeats", "1"},
-     {"stack", "machines"},
-     {"two.stack", "local.cfg", "p.cfg", "m.toml"}},
     {decode, four + on_machine + Words{"--tokens", "64", "--repeats", "1"}, {"machines"}, {"m.toml"}},
     {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
-    {advise, on_machine + Words{"--batch-file", "batch.txt"}, {"batch-file", "machines"}, {"batch.txt", "m.toml"}},
-    {advise,
-     on_machine + Words{"--batches", "1", "--lengths", "lengths.txt", "--ranks", "4", "--tokens", "64"},
-     {"lengths", "machines"},
-     {"lengths.txt", "m.toml"}},
     {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
     {validate, on_machine + Words{"--measured", "rings.h5"}, {"measured", "machines"}, {"rings.h5", "m.toml"}},
-    {validate,
-     on_machine + Words{"--kineto", "0.json", "1.json", "--tokens", "64"},
-     {"kineto", "machines"},
-     {"0.json", "1.json", "m.toml"},
-     false},
     {validate, {"--published", "table.toml"}, {"published"}, {"table.toml", "m.toml", "theirs.toml"}, false},
 };
 
 /// Options that name files, of which no record keeps a digest.
-const std::set<std::string> written{"output", "json", "assignment", "trace", "chakra", "save-tensors"};
+const std::set<std::string> written{"output", "json", "trace", "chakra", "save-tensors"};
 const std::set<std::string> tried_elsewhere{"cudnn"};  // needs a GPU: tests/experiments/files_read_test.cpp
 const std::set<std::string> about_files{"list-machine-keys",
                                         "tokens",
@@ -236,8 +214,8 @@ BOOST_AUTO_TEST_CASE(all_options_that_name_files_are_tried) {
     const Folder folder;
     std::size_t found = 0;
     for (const auto& program :
-         {advise, bf16_error, calibrate, compare_layouts, decode, faults, gradients, layer_gradients, list_positions,
-          longest_context, model_stack, packings, predict, throughput, validate}) {
+         {advise, bf16_error, calibrate, compare_layouts, decode, gradients, longest_context,
+          predict, throughput, validate}) {
         const auto help = run(folder, program, {"--help"}).out;
         for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
             if (!std::regex_search((*match)[2].str(), names_file)) continue;

@@ -1,4 +1,4 @@
-// Mistakes made on purpose, and faults of the machine that need no processes of their own.
+// Faults of the machine that need no processes of their own.
 
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
@@ -7,8 +7,6 @@
 
 namespace ringlab::cli::test {
 namespace {
-
-const Words few{"--tokens", "128", "--launcher", "none", "-o", "r.h5"};
 
 /// One line on stderr beside progress and notes.
 std::string only_line(const Ending& ending) {
@@ -20,37 +18,6 @@ std::string only_line(const Ending& ending) {
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(cli_faults)
-
-BOOST_AUTO_TEST_CASE(every_mistake_is_seen_in_fp64_and_in_bf16) {
-    for (const auto* arithmetic : {"fp64", "bf16"}) {
-        const Folder folder;
-        const auto ending = run(folder, faults, few + Words{"--ranks", "2", "4", "--arithmetic", arithmetic}, 120);
-        BOOST_TEST(ending.status == 0, ending.out + ending.err);
-        BOOST_TEST(contains(ending.out, "All are seen, and nothing else."), ending.out);
-        BOOST_TEST(contains(ending.err, "[note] faults of the machine are left out: no launcher"), ending.err);
-        const auto record = experiments::hdf5::File::open(folder / "r.h5");
-        const auto names = record.dataset("run").texts();
-        for (const auto number : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14})
-            BOOST_TEST(std::ranges::any_of(
-                names, [&](const auto& name) { return name.starts_with(std::to_string(number) + " "); }));
-        for (const auto caught : record.dataset("runs/caught").doubles()) BOOST_TEST(caught == 1);
-        for (const auto factor : record.dataset("runs/factor").doubles()) BOOST_TEST(factor > 1);
-        for (const auto factor : record.dataset("runs/right_factor").doubles()) BOOST_TEST(factor <= 1);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(sizes_on_which_no_mistake_shows_are_refused) {
-    const Folder folder;
-    const auto refused = [&](const Words& words) { return only_line(run(folder, faults, few + words)); };
-    BOOST_TEST(contains(refused({"--ranks", "1"}), "--ranks 1, --tokens 128: mistakes show on 2 ranks or more"));
-    BOOST_TEST(contains(refused({"--ranks", "3"}), "--ranks 3, --tokens 128: mistakes show"));
-    BOOST_TEST(contains(refused({"--masks", "full"}), "--masks"));
-    BOOST_TEST(contains(refused({"--mpi"}), "--mpi"));
-    const auto launched = run(folder, faults, {"--tokens", "128", "--launcher", "no-such-launcher", "-o", "r.h5"});
-    BOOST_TEST(launched.status == 1);
-    BOOST_TEST(contains(launched.err, "'no-such-launcher' cannot be started"), launched.err);
-    BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
-}
 
 BOOST_AUTO_TEST_CASE(a_fault_that_cannot_be_made_is_refused_in_one_line) {
     const Folder folder;

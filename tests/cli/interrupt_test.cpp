@@ -42,14 +42,6 @@ BOOST_DATA_TEST_CASE(a_stopped_sweep_says_one_line_and_leaves_its_record_alone,
         BOOST_TEST(run(folder, gradient_equivalence, long_sweep + Words{"-o", "r.h5", "--resume"}, 300).status == 0);
 }
 
-BOOST_AUTO_TEST_CASE(a_stopped_stack_says_how_far_it_is) {
-    const Folder folder;
-    const auto ending = interrupted(folder, model_stack,
-                                    {"--tokens", "131072", "--scale-down", "16", "--ranks", "4", "-o", "r.h5"}, SIGINT);
-    BOOST_TEST(ending.status == 128 + SIGINT, ending.err);
-    BOOST_TEST(contains(ending.err, " of 6 runs are in 'r.h5'"), ending.err);
-}
-
 BOOST_AUTO_TEST_CASE(a_hangup_ends_a_sweep_even_where_a_library_has_taken_the_signal_before_main) {
     const Folder folder;
     const auto ending = interrupted(folder, gradient_equivalence, long_sweep + Words{"-o", "r.h5"}, SIGHUP,

@@ -17,9 +17,7 @@ BOOST_AUTO_TEST_SUITE(cli_options)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
                      boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error,
-                                                   model_stack, packings, list_positions, predict, calibrate,
-                                                   throughput, validate, advise, longest_context, layer_gradients,
-                                                   faults}),
+                                                   predict, calibrate, throughput, validate, advise, longest_context}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();
@@ -62,7 +60,7 @@ BOOST_AUTO_TEST_CASE(a_config_file_gives_what_the_command_line_leaves_open) {
     const Folder folder;
     write_file(folder / "sweep.cfg",
                "# a sweep\ntokens = 128\nranks = 2\nlayouts = zigzag striped:4\nmasks = causal\n"
-               "algorithms = ring\npad = true\n");
+               "schedules = ring\npad = true\n");
     const auto ending = run(folder, gradient_equivalence, {"--config", "sweep.cfg", "--tokens", "62", "-o", "r.h5"});
     BOOST_TEST(ending.status == 0, ending.err);
     std::set<std::string> names;
@@ -70,17 +68,6 @@ BOOST_AUTO_TEST_CASE(a_config_file_gives_what_the_command_line_leaves_open) {
     BOOST_TEST(
         names == (std::set<std::string>{"causal zigzag P=2 S=62 ring real", "causal striped:4 P=2 S=62 ring real"}),
         boost::test_tools::per_element());
-}
-
-// --schedules was called --algorithms, and records still call it so.
-BOOST_AUTO_TEST_CASE(the_former_name_of_an_option_is_accepted) {
-    const Folder folder;
-    const auto ending = run(folder, predict, {"--algorithms", "pull", "--layouts", "zigzag", "--ranks", "2", "--tokens",
-                                              "96", "--machines", "ideal", "-o", "r.h5"});
-    BOOST_TEST(ending.status == 0, ending.err);
-    BOOST_TEST(contains(ending.out, " pull "), ending.out);
-    BOOST_TEST(!contains(ending.out, " ring "), ending.out);
-    BOOST_TEST(contains(ending.out + ending.err, "--algorithms is called --schedules now"), ending.out << ending.err);
 }
 
 BOOST_AUTO_TEST_CASE(the_command_line_comes_before_config_files_and_presets) {

@@ -102,19 +102,6 @@ BOOST_AUTO_TEST_CASE(of_several_runs_at_once_each_has_a_record_of_its_own) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(a_default_name_that_another_process_is_about_to_write_is_left_to_it) {
-    const Folder folder;
-    const experiments::WriterLock other(folder / "gradient_equivalence.h5");
-    const auto ending = run(folder, gradients, small);
-    BOOST_TEST(ending.status == 0, ending.err);
-    BOOST_TEST(contains(ending.err, "this goes to 'gradient_equivalence-2.h5'"), ending.err);
-    BOOST_TEST(contains(ending.out, "gradient_equivalence-2.h5"), ending.out);
-    // A name that was given is not changed.
-    const auto given = run(folder, gradients, small + Words{"-o", "gradient_equivalence.h5"});
-    BOOST_TEST(given.status == 1);
-    BOOST_TEST(contains(given.err, "is being written by another process"), given.err);
-}
-
 BOOST_AUTO_TEST_CASE(a_file_of_mode_444_is_not_rewritten) {
     const Folder folder;
     const Words outputs{"-o", "r.h5", "--trace", "t.json"};

@@ -14,16 +14,11 @@ inline const std::string compare_layouts = RINGLAB_COMPARE_LAYOUTS;
 inline const std::string gradient_equivalence = RINGLAB_GRADIENT_EQUIVALENCE;
 inline const auto& gradients = gradient_equivalence;
 inline const std::string bf16_error = RINGLAB_BF16_ERROR;
-inline const std::string model_stack = RINGLAB_MODEL_STACK;
-inline const std::string packings = RINGLAB_PACKINGS;
-inline const std::string list_positions = RINGLAB_POSITIONS;
 inline const std::string decode = RINGLAB_DECODE;
-inline const std::string faults = RINGLAB_FAULTS;
 inline const std::string predict = RINGLAB_PREDICT;
 inline const std::string calibrate = RINGLAB_CALIBRATE;
 inline const std::string throughput = RINGLAB_THROUGHPUT;
 inline const std::string advise = RINGLAB_ADVISE;
-inline const std::string layer_gradients = RINGLAB_LAYER_GRADIENTS;
 inline const std::string longest_context = RINGLAB_LONGEST_CONTEXT;
 inline const std::string validate = RINGLAB_VALIDATE;
 

@@ -93,7 +93,6 @@ BOOST_AUTO_TEST_CASE(scripts_say_in_one_line_which_file_they_lack) {
          {std::pair{"balance", "compare_layouts"}, {"decode", "decode"}, {"latent", "predict"}, {"suffix", "predict"}})
         check(std::string(script) + ".py", "none.h5",
               std::string("there is no record none.h5; make it with ") + experiment + " --output none.h5");
-    check("ring_peers.py", "none.h5", "no record of peers is given");
     const auto compared = run(folder, python, {RINGLAB_SOURCE_DIR "/experiments/check_tensors.py", "none.h5"});
     BOOST_TEST(compared.status == 2);
     BOOST_TEST(compared.err.ends_with("check_tensors.py: error: there is no file none.h5\n"), compared.err);

@@ -236,16 +236,12 @@ bool is_flag(const std::string& option) {
 
 /// Sweeps of one small run, so that most of what is changed about them still ends in milliseconds.
 Invocation small_run(Random& random) {
-    switch (below(random, 12)) {
+    switch (below(random, 11)) {
         case 9:
-            return {model_stack,
-                    {"--stack", "gemma-3-27b", "--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--repeats",
-                     "1", "--machines", "ideal", "--compute-model", "rate", "-o", "out.h5"}};
-        case 10:
             return {decode, {"--tokens",   "64",    "--ranks", "2",     "--layouts", "zigzag", "--schedules", "merge",
                              "--head-dim", "8",     "--heads", "4:2",   "--repeats", "1",      "--steps",      "1",
                              "--machines", "ideal", "-o",      "out.h5"}};
-        case 11:
+        case 10:
             return {advise,
                     {"--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--schedules", "ring", "--head-dim",
                      "64", "--heads", "4:2", "-o", "out.h5"}};
@@ -295,7 +291,6 @@ void change(Invocation& one, Random& random) {
     if (one.program == predict || one.program == compare_layouts) options = options + predictions;
     if (one.program == predict) options = options + disturbances;
     if (one.program != throughput && one.program != calibrate) options = options + around;
-    if (one.program == model_stack) options = options + Words{"--stack", "--scale-down"};
     if (one.program == advise) options = options + Words{"--gpus", "--layers", "--keep", "--reserved"};
     for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
         const auto option = any_of(random, options);

@@ -107,12 +107,11 @@ BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_fi
     std::mt19937 random(1);
     auto moment = moments_of_some_commits();
     std::set<int> finished;
-    int in_flight_present = 0, temporaries = 0;
+    int in_flight_present = 0;
     const int count_of_kills = kill_count(50);
     int kills = 0;
     for (; kills < count_of_kills && std::ssize(finished) < run_count; ++kills) {
         finished.merge(killed_after(path, moment(random)));
-        temporaries += fs::exists(temporary_of(path));
         if (!fs::exists(path)) {
             BOOST_TEST(finished.empty());
             continue;
@@ -127,9 +126,8 @@ BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_fi
         finished = held;
     }
     BOOST_TEST_MESSAGE(
-        fmt::format("{} runs after {} kills; {} times the run in flight was in the file, {} times a "
-                    "temporary file was left",
-                    finished.size(), kills, in_flight_present, temporaries));
+        fmt::format("{} runs after {} kills; {} times the run in flight was in the file", finished.size(), kills,
+                    in_flight_present));
     BOOST_TEST(finished.size() >= 10);  // else the kills came before there was anything to lose
     BOOST_TEST(kills >= 10);            // else too late: moments are long where other work slowed the commits timed
 
@@ -175,17 +173,6 @@ BOOST_AUTO_TEST_CASE(killed_while_it_replaces_another_a_record_leaves_the_old_on
     BOOST_TEST(hdf5::File::open(path).text("configuration") == header().configuration);
     BOOST_TEST(runs_of(hdf5::File::open(path)).size() == held + 3);
     BOOST_TEST(!fs::exists(unfinished_of(path)));
-}
-
-BOOST_AUTO_TEST_CASE(what_a_killed_writer_left_beside_the_record_is_cleaned_up) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    { Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1)); }
-    put_bytes(temporary_of(path), "half a record");
-    put_bytes(WriterLock::sidecar_of(path), "");
-    { BOOST_TEST(Record(path, RecordMode::resume, header(), fixed_provenance()).has("one")); }
-    BOOST_TEST(!fs::exists(temporary_of(path)));
-    BOOST_TEST(!fs::exists(WriterLock::sidecar_of(path)));
 }
 
 // A file-size limit makes write() fail as a full disk does: part is written, then no more.

@@ -1,9 +1,6 @@
-#include "experiments/record/read_record.hpp"
 #include "record_support.hpp"
 
 #include <fmt/format.h>
-
-#include <random>
 
 namespace ringlab::experiments::test {
 namespace {
@@ -18,7 +15,7 @@ int resume_in_child(const fs::path& path) {
             return 0;
         } catch (const Error& error) {
             const bool clear = one_line(error.what()) && contains(error.what(), path.string());
-            return clear && bytes_of(path) == before && !fs::exists(WriterLock::sidecar_of(path)) ? 1 : 2;
+            return clear && bytes_of(path) == before ? 1 : 2;
         } catch (...) {
             return 2;
         }
@@ -59,61 +56,10 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_refused_with_one_line_and_left_alone) {
     const auto sealed = [&](const char* attribute, hdf5::Attribute value) {
         fs::remove(path);
         { hdf5::File::create(path).set(attribute, value); }
-        BOOST_TEST(resume_in_child(path) == 1);
-        const auto bytes = bytes_of(path);
-        const auto checksum = checksum_of(std::as_bytes(std::span(bytes)));
-        put_bytes(path, bytes + std::string(reinterpret_cast<const char*>(checksum.data()), checksum.size()));
         return error_of([&] { Record(path, RecordMode::resume, header(), fixed_provenance()); });
     };
     BOOST_TEST(contains(sealed("experiment", std::string("record_test")), "not a record of Ringlab"));
     BOOST_TEST(contains(sealed("ringlab_schema", std::int64_t{99}), "has schema 99"));
-}
-
-// HDF5 1.10 itself does not survive all of these: it never gets to see them.
-BOOST_AUTO_TEST_CASE(a_damaged_record_without_its_checksum_is_read_or_refused_and_ends_nothing) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    const auto whole = whole_record(path);
-    const auto bare = whole.substr(0, whole.size() - std::tuple_size_v<Checksum>);
-    std::mt19937 random(5);
-    int refused = 0;
-    for (int i = 0; i < 60; ++i) {
-        auto damaged = bare;
-        // Metadata lie at the front of a file, and between the data.
-        const auto at = std::uniform_int_distribution<std::size_t>(0, i % 2 ? 3000 : bare.size() - 8)(random);
-        damaged.replace(at, 8, 8, i % 3 ? '\xff' : '\0');
-        put_bytes(path, damaged);
-        const int ending = in_child([&] {
-            try {
-                const auto file = open_record(path);
-                file.dataset("runs/name").texts();
-                return 0;
-            } catch (const Error& error) {
-                return one_line(error.what()) && contains(error.what(), path.string()) ? 1 : 2;
-            }
-        });
-        BOOST_TEST((ending == 0 || ending == 1), "byte " << at << " ends with " << ending);
-        refused += ending;
-    }
-    BOOST_TEST(refused > 5);
-    put_bytes(path, bare);
-    BOOST_TEST(open_record(path).dataset("runs/name").texts().size() == 3u);
-}
-
-BOOST_AUTO_TEST_CASE(a_record_with_a_flipped_bit_anywhere_is_refused) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    const auto whole = whole_record(path);
-    std::mt19937 random(7);
-    for (int trial = 0; trial < 100; ++trial) {
-        auto damaged = whole;
-        const std::size_t at = trial < 30 ? random() % 2048 : random() % whole.size();
-        damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
-        put_bytes(path, damaged);
-        BOOST_TEST(resume_in_child(path) == 1, "byte " << at);
-    }
-    put_bytes(path, whole);
-    BOOST_TEST(resume_in_child(path) == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(a_record_that_was_moved_away_is_written_again_and_a_folder_
     BOOST_TEST(runs_in(folder / "w-2.h5").size() == 3u);
 }
 
-BOOST_AUTO_TEST_CASE(a_name_that_is_there_or_being_written_is_left_for_the_next_free_one) {
+BOOST_AUTO_TEST_CASE(a_name_that_is_there_is_left_for_the_next_free_one) {
     const Folder folder;
     const auto path = folder / "r.h5";
     RecordOpening opening = RecordMode::next_free;
@@ -149,9 +149,6 @@ BOOST_AUTO_TEST_CASE(a_name_that_is_there_or_being_written_is_left_for_the_next_
     BOOST_TEST(second.name() == (folder / "r-2.h5").string());
     BOOST_TEST(third.name() == (folder / "r-4.h5").string());
     BOOST_TEST(bytes_of(folder / "r-3.h5") == precious);
-    const WriterLock other(folder / "q.h5");  // by a process that has not written anything yet
-    BOOST_TEST(Record(folder / "q.h5", opening.mode, header(), fixed_provenance()).name() ==
-               (folder / "q-2.h5").string());
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_nobody_may_write_is_not_replaced) {
@@ -214,48 +211,6 @@ BOOST_AUTO_TEST_CASE(a_link_that_leads_to_itself_is_called_that) {
     }
     const auto text = error_of([&] { Record(folder / "loop.h5", RecordMode::create, header(), fixed_provenance()); });
     BOOST_TEST(contains(text, "is a link that leads to itself"), text);
-}
-
-// The other one swaps its files with what is there, so that whatever it takes out it still has.
-BOOST_AUTO_TEST_CASE(of_two_that_put_files_at_one_path_neither_destroys_what_is_the_others) {
-    const Folder folder;
-    const auto path = folder / "r.h5", theirs = folder / "theirs";
-    constexpr int theirs_count = 300;
-    std::atomic<bool> over = false;
-    std::multiset<std::string> found, taken_back;  // by this thread, by the other one
-    std::thread other([&] {
-        for (int i = 0; i < theirs_count; ++i) {
-            put_bytes(theirs, "precious " + std::to_string(i));
-            for (;;) {
-                if (::renameat2(AT_FDCWD, theirs.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) break;
-                if (::renameat2(AT_FDCWD, theirs.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) continue;
-                if (const auto taken = bytes_of(theirs); taken.starts_with("precious")) taken_back.insert(taken);
-                break;
-            }
-            std::this_thread::yield();
-        }
-        over = true;
-    });
-    FileState state;
-    const std::string own = "ours";
-    while (!over) {
-        try {
-            if (replace_file(path, bytes_in(own), state)) continue;
-        } catch (const Error&) {  // they were quicker twice: what they had put there lies beside
-        }
-        std::error_code gone;  // somebody clears the path
-        fs::rename(path, folder / "cleared", gone);
-        if (const auto text = bytes_of(folder / "cleared"); text.starts_with("precious")) found.insert(text);
-        fs::remove(folder / "cleared");
-        state = {};
-    }
-    other.join();
-    found.merge(taken_back);
-    for (const auto& file : fs::directory_iterator(folder.path()))
-        if (file.path() != theirs)
-            if (const auto text = bytes_of(file.path()); text.starts_with("precious")) found.insert(text);
-    BOOST_TEST(found.size() == static_cast<std::size_t>(theirs_count));
-    BOOST_TEST(std::set<std::string>(found.begin(), found.end()).size() == found.size());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

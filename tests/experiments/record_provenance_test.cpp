@@ -1,3 +1,4 @@
+#include "experiments/files/digest.hpp"
 #include "experiments/record/provenance/provenance.hpp"
 #include "record_support.hpp"
 

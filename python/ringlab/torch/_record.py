@@ -2,22 +2,27 @@
 
 Each rank notes when it did what in its passes: CPU ranks are asked for their operations, kernels are found in a
 profile. Rank 0 puts the passes of all ranks one behind the other, because what a model does between them is not
-attention. It writes this as traces, and the program `validate --kineto` predicts them and writes the record.
+attention, lays predictions beside them (ringlab.kineto) and writes the record.
 """
 
 import contextlib
+import datetime
+import importlib.util
 import json
+import os
 import pathlib
+import shlex
+import sys
 import tempfile
 import time
 
 import torch
 
-from ringlab import _library, _tables
+from ringlab import _library, _tables, kineto
 from ringlab._library import Refused
 from ringlab.torch import _ring
 
-# What the program calls the activities of CPU ranks.
+# What ringlab.kineto takes for attention, other compute and messages of CPU ranks.
 NAMES = {"attend": "ringlab::attention {}", "other compute": "ringlab::compute", "send": "gloo:send",
          "receive": "gloo:recv"}
 
@@ -25,12 +30,12 @@ active = None  # the recording that is going on in this process
 
 
 class Recording:
-    """What ringlab.record() gives: `path` of the record and, once the block has ended, `text`, the program's tables."""
+    """What ringlab.record() gives: `path` of the record and, once the block has ended, `text`, the tables."""
 
-    def __init__(self, path, machines, group):
-        self.path, self.machines, self.group, self.text = path, machines, group, ""
+    def __init__(self, path, machines, group, ranks):
+        self.path, self.machines, self.group, self.ranks, self.text = path, machines, group, ranks, ""
         self.passes = []  # ("forward" or "backward", events), in order; those of kernels come from the profile
-        self.options = []  # of the program, each kind of attention once
+        self.options = []  # of ringlab.predict(), each kind of attention once
 
     def refusal(self, q, group):
         """Why a call cannot be recorded; empty if it can."""
@@ -45,10 +50,10 @@ class Recording:
         spec, layout, schedule, _, mask_tokens, _ = chosen
         if mask_tokens < tokens:  # documents with padding behind them
             spec += f",{tokens - mask_tokens}+valid:0-{mask_tokens}"
-        options = {"tokens": tokens, "batch": batch, "heads": f"{query_heads}:{kv_heads}", "head-dim": head_dim,
-                   "value-dim": value_dim, "masks": spec, "layouts": layout, "schedules": schedule, "dropout": dropout,
-                   "arithmetic": next(name for name, number in _library.DTYPES.items() if number == dtype)}
-        options |= ({"scale": scale} if scale else {}) | ({"soft-cap": soft_cap} if soft_cap else {})
+        options = {"tokens": tokens, "ranks": self.ranks, "batch": batch, "heads": (query_heads, kv_heads),
+                   "head_dim": head_dim, "value_dim": value_dim, "masks": spec, "layouts": layout, "schedules": schedule,
+                   "scale": scale, "soft_cap": soft_cap, "dropout": dropout,
+                   "dtype": next(name for name, number in _library.DTYPES.items() if number == dtype)}
         if options not in self.options:
             self.options.append(options)
         self.passes.append((which, []))
@@ -100,13 +105,12 @@ def one_behind_the_other(ranks):
     return laid
 
 
-def _write(recording, ranks, programs, overwrite):
-    """Runs the program; on rank 0. Returns its tables."""
+def _write(recording, ranks):
+    """Writes the record, on rank 0. Returns the tables."""
     passes, options = recording.passes, recording.options
     forward, backward = (sum(which == name for which, _ in passes) for name in ("forward", "backward"))
     if not passes:
         raise Refused("the step that is recorded calls no ring_attention over this group")
-    arguments = []
     if recording.machines:
         if len(options) > 1:
             differ = [name for name in options[0].keys() | options[1].keys()
@@ -117,28 +121,51 @@ def _write(recording, ranks, programs, overwrite):
         if backward not in (0, forward):
             raise Refused(f"the step has {forward} forward and {backward} backward passes; predictions are of as many "
                           "of each: leave out machines, or record a step without checkpointing")
-        machines = [_tables.machine_file(machine).absolute() for machine in recording.machines]
-        for name, value in {**options[0], "machines": machines, "kineto-passes": forward}.items():
-            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    with tempfile.TemporaryDirectory() as folder:
-        files = []
-        for rank, events in enumerate(one_behind_the_other(ranks)):
-            files.append(pathlib.Path(folder, f"rank{rank}.json"))
-            files[-1].write_text(json.dumps({
-                "distributedInfo": {"rank": rank, "world_size": len(ranks)}, "baseTimeNanoseconds": 0,
-                "traceEvents": [{"ph": "X", "pid": rank, **event} for event in events]}))
-        arguments = ["--kineto", *map(str, files), "--output", str(recording.path), *arguments]
-        return _tables.run_program("validate", programs, arguments + ["--overwrite"] * overwrite)
+    profiles = [kineto.profile_of({
+        "distributedInfo": {"rank": rank, "world_size": len(ranks)},
+        "traceEvents": [{"ph": "X", "pid": rank, **event} for event in events]}, f"rank {rank}")
+        for rank, events in enumerate(one_behind_the_other(ranks))]
+    rows = kineto.shares(profiles)
+    texts, predictions = [kineto.text(rows)], {}
+    for machine in recording.machines:
+        which = ("forward", "backward")[:2 if backward else 1]
+        found = [row for row in _tables.predict(**options[0], machines=machine) if row["pass"] in which]
+        one, predictions[machine] = found[0], found
+        name = f"{one['mask']} {one['layout']} P={one['ranks']} S={one['tokens']} {one['schedule']} on {machine}"
+        texts.append(f"{name}\n{kineto.comparison(rows, found, forward)}")
+    _save(recording.path, profiles, rows, predictions)
+    return "\n\n".join(texts) + f"\nRecord: {recording.path}\n"
 
 
-def _refused_before(path, machines, programs, overwrite):
+def _save(path, profiles, rows, predictions):
+    """HDF5: /ranks (kineto.shares), /spans (all events) and /predicted/MACHINE (rows of ringlab.predict)."""
+    import h5py
+
+    temporary = pathlib.Path(f"{path}.part")
+    with h5py.File(temporary, "w") as file:
+        file.attrs["description"] = "What attention did in a training step, all times in seconds"
+        file.attrs["torch"] = str(torch.__version__)
+        file.attrs["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        file.attrs["command_line"] = shlex.join(sys.argv)
+        spans = [{"rank": profile.rank, "kind": kind, "begin": begin, "end": end}
+                 for profile in profiles for kind, begin, end in profile.events]
+        tables = {"ranks": rows, "spans": spans, **{f"predicted/{pathlib.Path(machine).stem}": found
+                                                    for machine, found in predictions.items()}}
+        for name, table in tables.items():
+            for column in table[0]:
+                file[f"{name}/{column}"] = [row[column] for row in table]
+    os.replace(temporary, path)
+
+
+def _refused_before(path, machines, overwrite):
     """Why rank 0 cannot write the record; empty if it can."""
     if not path.parent.is_dir():
         return f"the folder {path.parent} of the record is not there; make it first"
     if path.exists() and not overwrite:
         return f"{path} is there already; give another path, or overwrite=True"
+    if importlib.util.find_spec("h5py") is None:
+        return "the record is written by h5py, which is not here; pip install h5py"
     try:
-        _tables.program("validate", programs)
         for machine in machines:
             _tables.machine_file(machine)
     except Refused as error:
@@ -147,7 +174,7 @@ def _refused_before(path, machines, programs, overwrite):
 
 
 @contextlib.contextmanager
-def record(path, machines, group, overwrite, programs):
+def record(path, machines, group, overwrite):
     """See ringlab.record()."""
     global active
     if active is not None:
@@ -163,11 +190,11 @@ def record(path, machines, group, overwrite, programs):
         return text
 
     # 1. Whatever would make the step useless is said before it.
-    why = _refused_before(path, machines, programs, overwrite) if ring.rank == 0 else ""
+    why = _refused_before(path, machines, overwrite) if ring.rank == 0 else ""
     tell((bool(why), why))
 
     # 2. The step.
-    recording = Recording(path, machines, name)
+    recording = Recording(path, machines, name, ring.size)
     profile = torch.profiler.profile() if torch.cuda.is_available() else contextlib.nullcontext()
     try:
         active = recording
@@ -188,7 +215,7 @@ def record(path, machines, group, overwrite, programs):
     outcome = (False, "")
     if ring.rank == 0:
         try:
-            outcome = (False, _write(recording, ranks, programs, overwrite))
+            outcome = (False, _write(recording, ranks))
         except Refused as error:
             outcome = (True, str(error))
     recording.text = tell(outcome)

@@ -1,14 +1,14 @@
-"""What `validate --kineto` reads from profiles of a ring over gloo."""
+"""What ringlab.kineto reads from profiles of a ring over gloo."""
 
 import gzip
 import json
-import os
 import pathlib
-import subprocess
 
 import pytest
 import torch
 import torch.distributed as dist
+
+from ringlab import Refused, kineto, predict
 
 PASSES = 2
 
@@ -74,63 +74,95 @@ def profiles(tmp_path_factory):
     return pathlib.Path(folder[0])
 
 
-def validate(folder, *arguments, ending=".json", files=None):
-    programs = os.environ.get("RINGLAB_PROGRAMS")
-    if not programs or not os.access(f"{programs}/validate", os.X_OK):
-        pytest.skip("the program validate is not built; RINGLAB_PROGRAMS may name its folder")
-    files = files or [f"{rank}{ending}" for rank in reversed(range(dist.get_world_size()))]
-    return subprocess.run([f"{programs}/validate", "--kineto", *files, "-o", f"r{dist.get_rank()}.h5", "--overwrite",
-                           *arguments], cwd=folder, capture_output=True, text=True)
+def shares(folder, ending=".json"):
+    return kineto.shares([kineto.read(folder / f"{rank}{ending}") for rank in reversed(range(dist.get_world_size()))])
 
 
-def test_the_table_is_what_the_profiles_say(profiles):
-    done = validate(profiles)
-    assert done.returncode == 0, done.stderr
-    ranks = range(dist.get_world_size())
+def test_the_rows_are_what_the_profiles_say(profiles):
+    ranks, rows = range(dist.get_world_size()), shares(profiles)
     times = [times_of(json.loads((profiles / f"{rank}.json").read_text())) for rank in ranks]
     end, begin = max(last for *_, last in times), min(first for *_, first, _ in times)
-    rows = [line.split() for line in done.stdout.splitlines()[2:2 + len(ranks)]]
     for rank, (expected, busy, _, _) in zip(ranks, times):
-        assert rows[rank][0] == str(rank)
-        # Four digits are printed, and a double holds the time since 1970 to a quarter of a microsecond.
-        got = [float(cell) for cell in rows[rank][1:]]
+        assert rows[rank]["rank"] == rank
+        # A double holds the time since 1970 to a quarter of a microsecond.
+        got = [1e3 * rows[rank][name] for name in kineto.COLUMNS]
         assert got == pytest.approx([*expected, end - begin - busy], rel=1e-3, abs=2e-3)
         assert min(got[:4]) > 0
     computes = [expected[0] for expected, *_ in times]
     balance = max(computes) * len(computes) / sum(computes)
-    assert f"slowest rank over mean: {balance:.3f}" in done.stdout
+    assert f"slowest rank over mean: {balance:.3f}" in kineto.text(rows)
 
 
 def test_a_prediction_stands_beside_it(profiles):
-    done = validate(profiles, "--machines", "2cpus_calibrated", "--tokens", "512", "--heads", "4:4", "--head-dim", "32",
-                    "--masks", "full", "--layouts", "contiguous", "--arithmetic", "bf16", "--kineto-passes", str(PASSES))
-    assert done.returncode == 0, done.stderr
-    assert "full contiguous P=2 S=512 ring on 2cpus_calibrated" in done.stdout
-    table = {line.rsplit(maxsplit=3)[0].strip(): line.split()[-3:] for line in done.stdout.splitlines()
-             if line.startswith(("time ms", "compute ms", "communication ms", "exposed ms"))}
-    whole = max(float(line.split()[1]) for line in done.stdout.splitlines()[2:4])
-    assert float(table["compute ms"][0]) == pytest.approx(whole / PASSES, rel=2e-3)
-    for measured, predicted, ratio in table.values():
-        assert float(predicted) > 0
-        assert float(predicted) / float(measured) == pytest.approx(float(ratio), rel=0.01, abs=1e-3)
+    rows = shares(profiles)
+    predicted = predict(tokens=512, ranks=2, machines="2cpus_calibrated", heads=(4, 4), head_dim=32, masks="full",
+                        layouts="contiguous")
+    table = {line.rsplit(maxsplit=3)[0].strip(): [float(cell) for cell in line.split()[-3:]]
+             for line in kineto.comparison(rows, predicted, PASSES).splitlines()[1:] if not line.endswith("-")}
+    assert table["compute ms"][0] == pytest.approx(1e3 * max(row["compute"] for row in rows) / PASSES, rel=2e-3)
+    for measured, expected, ratio in table.values():
+        assert expected > 0 and expected / measured == pytest.approx(ratio, rel=0.01, abs=1e-3)
 
 
-def test_compressed_profiles_give_the_same_table(profiles):
-    done = validate(profiles)
+def test_compressed_profiles_give_the_same_rows_and_cut_ones_are_refused(profiles):
+    rows = shares(profiles)
     if dist.get_rank() == 0:
         for rank in range(dist.get_world_size()):
             (profiles / f"{rank}.json.gz").write_bytes(gzip.compress((profiles / f"{rank}.json").read_bytes()))
         (profiles / "cut.json.gz").write_bytes((profiles / "0.json.gz").read_bytes()[:-2000])
+        (profiles / "cut.json").write_bytes((profiles / "0.json").read_bytes()[:-2000])
     dist.barrier()
-    compressed = validate(profiles, ending=".json.gz")
-    if "no zlib" in compressed.stderr:
-        pytest.skip("the program validate was built without zlib")
-    assert compressed.stdout == done.stdout
-    cut = validate(profiles, files=["cut.json.gz"])
-    assert cut.returncode == 1 and "'cut.json.gz' is not whole" in cut.stderr
+    assert shares(profiles, ".json.gz") == rows
+    for name in ("cut.json.gz", "cut.json"):
+        with pytest.raises(Refused, match="is not whole"):
+            kineto.read(profiles / name)
 
 
 def test_a_missing_rank_is_told(profiles):
-    done = validate(profiles, files=["0.json"])
-    assert done.returncode == 1
-    assert "no trace of rank 1 is given, of a job of 2 ranks" in done.stderr
+    with pytest.raises(Refused, match="no trace of rank 1 is given, of a job of 2 ranks"):
+        kineto.shares([kineto.read(profiles / "0.json")])
+
+
+@pytest.mark.parametrize("name, kind", [
+    ("ncclDevKernel_SendRecv(ncclDevComm*)", "message"), ("gloo:send", "message"), ("Memcpy PtoP (Device)", "message"),
+    ("void flash_fwd_kernel<...>", "forward"), ("flash_bwd_dq_dk_dv_loop", "backward"), ("fmha_cutlassB_bf16", "backward"),
+    ("ringlab::gpu::hopper::forward_kernel", "forward"), ("ringlab::gpu::rows::query_gradient", "backward"),
+    ("_attn_fwd.kd", "forward"), ("bwd_kernel_dk_dv.kd", "backward"), ("aten::mm", "other"),
+    ("triton_poi_fused_attention_mul_0", "other"), ("triton_red_fused__flash_attention_backward_1", "other"),
+    ("triton_per_fused_sdpa_2", "other"), ("triton_tem_fused_flex_attention_0", "forward")])
+def test_names_say_what_an_event_is(name, kind):
+    assert kineto.kind_of(name) == kind
+
+
+def trace(rank, world, events, groups=(), base=0):
+    return {"distributedInfo": {"rank": rank, "world_size": world, "pg_config": [{"ranks": list(g)} for g in groups]},
+            "baseTimeNanoseconds": base, "traceEvents": [
+                {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": 1} for cat, name, ts, dur in events]}
+
+
+KERNELS = [("kernel", "gelu", 0, 5), ("kernel", "flash_fwd", 10, 20), ("kernel", "nccl_send", 25, 20),
+           ("kernel", "flash_bwd", 50, 10), ("cpu_op", "aten::mm", 0, 900)]
+
+
+def test_gpu_activities_alone_count_where_there_are_some():
+    row, = kineto.shares([kineto.profile_of(trace(0, 1, KERNELS), "0")])
+    expected = {"compute": 30, "forward": 20, "backward": 10, "communication": 20, "exposed": 15, "idle": 5}
+    assert {name: 1e6 * row[name] for name in expected} == pytest.approx(expected)
+
+
+def test_a_group_of_the_job_suffices_and_clocks_without_a_common_time_begin_at_0():
+    def profile(rank, base=0):
+        return kineto.profile_of(trace(rank, 8, KERNELS, [(2, 6), (3,)], base), str(rank))
+
+    rows = kineto.shares([profile(6, 10**12), profile(2)])
+    assert [row["rank"] for row in rows] == [2, 6] and rows[0]["idle"] == pytest.approx(rows[1]["idle"], rel=1e-3)
+    for files, why in (([2, 7], "no trace of rank 0"), ([2, 2], "both of rank 2"), ([3], "no trace of rank 0")):
+        with pytest.raises(Refused, match=why):
+            kineto.shares([profile(rank) for rank in files])
+
+
+def test_what_is_no_profile_of_a_rank_is_refused():
+    for wrong, why in (([], "no traceEvents"), ({"traceEvents": []}, "does not say which rank"),
+                       (trace(0, 2, KERNELS[:1]), "no attention among its 1 events")):
+        with pytest.raises(Refused, match=why):
+            kineto.profile_of(wrong, "0.json")

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import re
-import subprocess
 import time
 
 import dense
@@ -21,9 +20,7 @@ MACHINE = "2cpus_calibrated"
 @pytest.fixture
 def path(tmp_path):
     """Rank 0's, on every rank."""
-    programs = os.environ.get("RINGLAB_PROGRAMS")
-    if not programs or not os.access(f"{programs}/validate", os.X_OK):
-        pytest.skip("the program validate is not built; RINGLAB_PROGRAMS may name its folder")
+    pytest.importorskip("h5py")
     names = [str(tmp_path / "step.h5")]
     dist.broadcast_object_list(names)
     return pathlib.Path(names[0])
@@ -47,7 +44,7 @@ def table(text):
     lines = [line.split() for line in text.splitlines() if line.endswith(tuple("0123456789")) and " ms " in line
              or line.startswith("balance")]
     return {line[0]: tuple(map(float, line[-3:-1])) for line in lines
-            if line[0] in ("time", "compute", "communication", "exposed", "idle", "balance")}
+            if line[0] in ("time", "compute", "communication", "exposed", "balance")}
 
 
 def test_a_step_is_measured_and_predicted(path):
@@ -59,13 +56,13 @@ def test_a_step_is_measured_and_predicted(path):
     took = time.monotonic() - begin
     assert "causal zigzag P=2 S=512 ring on" in recording.text, recording.text
     found = table(recording.text)
-    assert set(found) == {"time", "compute", "communication", "exposed", "idle", "balance"}, recording.text
-    assert all(predicted > 0 for what, (_, predicted) in found.items() if what not in ("idle", "exposed"))
+    assert set(found) == {"time", "compute", "communication", "exposed", "balance"}, recording.text
+    assert all(predicted > 0 for what, (_, predicted) in found.items() if what != "exposed")
     measured = {what: times[0] / 1e3 for what, times in found.items() if what != "balance"}
     # Of one of two layers; what lies between passes is left out. Four digits are printed.
     assert 0 < measured["compute"] <= measured["time"] * 1.001
     assert measured["time"] < (took - 1.0) / 2
-    assert measured["compute"] + measured["idle"] + measured["exposed"] >= measured["time"] * 0.999
+    assert measured["compute"] + measured["exposed"] <= measured["time"] * 2.001
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
@@ -84,14 +81,14 @@ def test_kernels_and_copies_of_a_step_on_gpus_are_recorded(path):
         step_on_gpus()
     took = 1e3 * (time.monotonic() - begin)
     found = table(recording.text)
-    assert set(found) == {"time", "compute", "communication", "exposed", "idle", "balance"}, recording.text
+    assert set(found) == {"time", "compute", "communication", "exposed", "balance"}, recording.text
     compute, communication, whole = (found[what][0] for what in ("compute", "communication", "time"))
     # A rank receives K and V, and gradients of both; it attends to two blocks.
     assert 0 < compute <= 1.001 * whole < took and 0 < communication <= 1.001 * whole, recording.text
 
 
 def test_operations_lie_within_their_pass_and_are_all_there():
-    recording = _record.Recording("", [], "")
+    recording = _record.Recording("", [], "", 2)
     begins = []
     _record.active = recording
     try:
@@ -115,22 +112,15 @@ def test_operations_lie_within_their_pass_and_are_all_there():
 def test_the_record_has_the_spans(path):
     with ringlab.record(path, machines=MACHINE):
         step(layers=1, layout="striped:4", cu_seqlens=torch.tensor([0, 100, 500]))
-    script = f"""
-import h5py
-file = h5py.File({str(path)!r})
-runs, sources = file["run"].asstr()[()], file["source"].asstr()[()]
-for which, source in sorted(set(zip(file["spans/run"][()], file["spans/source"][()]))):
-    of_both = (file["spans/run"][()] == which) & (file["spans/source"][()] == source)
-    print(runs[which], "|", sources[source], "|", len(set(file["spans/rank"][()][of_both])), sum(of_both))
-"""
-    if subprocess.run(["/usr/bin/python3", "-c", "import h5py"], capture_output=True).returncode != 0:
-        pytest.skip("/usr/bin/python3 has no h5py")
-    ran = subprocess.run(["/usr/bin/python3", "-c", script], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    lines = [[cell.strip() for cell in line.split("|")] for line in ran.stdout.splitlines()]
-    assert {(line[0], line[1]) for line in lines} >= {("measured", "measured")} and len(lines) == 2, ran.stdout
-    assert all(line[2].startswith("2 ") and int(line[2].split()[1]) > 4 for line in lines), ran.stdout
-    assert "documents:100" in ran.stdout and "+valid:0-500" in ran.stdout, ran.stdout
+    import h5py
+
+    with h5py.File(path) as file:
+        spans, ranks = file["spans"], file["ranks/rank"][:].tolist()
+        assert ranks == [0, 1] == sorted(set(spans["rank"][:].tolist()))
+        assert set(spans["kind"].asstr()) >= {"forward", "backward", "message"}
+        assert (spans["end"][:] >= spans["begin"][:]).all() and len(spans["begin"]) > 8
+        predicted = file[f"predicted/{MACHINE}"]
+        assert "documents:100" in predicted["mask"].asstr()[0] and "+valid:0-500" in predicted["mask"].asstr()[0]
 
 
 def test_each_ring_writes_its_own_record(path):
@@ -154,7 +144,7 @@ def nothing():
     raise AssertionError("the step is begun")
 
 
-def test_what_cannot_be_recorded_is_told_before_the_step(path, monkeypatch):
+def test_what_cannot_be_recorded_is_told_before_the_step(path):
     refused("of the record is not there; make it first", path.parent / "none" / "step.h5", nothing)
     refused("machine 'h201' is neither a file nor one of", path, nothing, machines="h201")
     with ringlab.record(path):
@@ -164,10 +154,6 @@ def test_what_cannot_be_recorded_is_told_before_the_step(path, monkeypatch):
     with ringlab.record(path, overwrite=True) as recording:
         step()
     assert "Balance of compute" in recording.text and "predicted" not in recording.text
-    monkeypatch.setenv("RINGLAB_PROGRAMS", "")
-    monkeypatch.setenv("PATH", "")
-    refused("the program validate was not found; build it (cmake --build build/cpu --target validate)",
-            path.with_name("other.h5"), nothing)
 
 
 def test_steps_that_have_no_prediction_are_told(path):
@@ -178,7 +164,7 @@ def test_steps_that_have_no_prediction_are_told(path):
     def checkpointed():
         checkpoint(lambda *x: ring_attention(*x), *leaves(), use_reentrant=False).float().sum().backward()
 
-    refused("the step calls 2 kinds of attention, which differ in schedules, soft-cap; predictions are of one kind",
+    refused("the step calls 2 kinds of attention, which differ in schedules, soft_cap; predictions are of one kind",
             path, two_kinds, machines=MACHINE)
     refused("the step has 2 forward and 1 backward passes", path, checkpointed, machines=MACHINE)
     refused("calls no ring_attention over this group", path, lambda: None)

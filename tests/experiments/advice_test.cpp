@@ -370,7 +370,8 @@ BOOST_AUTO_TEST_CASE(what_is_ranked_was_simulated_and_estimates_stand_apart) {
     BOOST_TEST(text.find("Estimates") == std::string::npos);
     for (const auto* word :
          {"total ms,", "P:", "rings:", "+-:", "Memory:", "\n  attends ", "\n  begin and end ", "\n  issue ",
-          "\n  links ", "\n  memory ", "\n  shared ", "\n  tail ", "\n  imbalance ", "\n  late peers "})
+          "\n  links ", "\n  memory ", "\n  tail ", "\n  imbalance ", "\n  compute ", "\n  launches ",
+          "\n  exposed transfer ", "\n  waiting for peers "})
         BOOST_TEST(text.find(word) != std::string::npos, word << " is not explained in " << text);
 
     config.advice.budget_seconds = 0;

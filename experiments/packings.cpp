@@ -11,6 +11,7 @@
 #include "experiments/inputs/packed_documents.hpp"
 #include "experiments/main/run_main.hpp"
 #include "experiments/options/values.hpp"
+#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
@@ -61,21 +62,6 @@ struct Outcome {
     std::vector<double> balance, seconds;  // by machine and pass
     std::vector<double> share;             // of the bound, likewise
 };
-
-/// Seconds that a pass takes at least: what contiguous shards have to compute where links are free, shared evenly.
-std::vector<double> bounds_of(const Plan& contiguous, const std::vector<sim::Machine>& machines,
-                              sim::SimOptions options) {
-    options.free = sim::Cause::links;
-    std::vector<double> bounds;
-    for (const auto& machine : machines)
-        for (const auto* schedule : contiguous.schedules()) {
-            double compute = 0;
-            for (const auto& rank : sim::simulate(*schedule, machine, options).ranks)
-                compute += layouts::to_seconds(rank.compute);
-            bounds.push_back(compute / schedule->ranks());
-        }
-    return bounds;
-}
 
 Outcome outcome_of(const Plan& plan, const std::vector<sim::Machine>& machines, const sim::SimOptions& options,
                    const std::vector<double>& bounds) {
@@ -224,10 +210,14 @@ public:
             make_in_parallel(
                 masks_.size(), threads_of(config_.prediction.threads),
                 [&](std::size_t number) {
-                    auto contiguous = which;
-                    contiguous.layout = "contiguous";
-                    contiguous.schedule = "seen";
-                    return bounds_of(plan_of(contiguous, number), predictor_.descriptions(), options_);
+                    auto packing = which;
+                    packing.mask = masks_[number];
+                    std::vector<double> bounds;
+                    for (const auto& machine : predictor_.descriptions())
+                        for (const auto seconds :
+                             least_seconds(packing, problem_from(config_.problem), machine, options_))
+                            bounds.push_back(seconds);
+                    return bounds;
                 },
                 [&](std::size_t, std::vector<double> bounds) { bounds_.push_back(std::move(bounds)); });
         make_in_parallel(

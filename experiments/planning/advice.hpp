@@ -20,6 +20,7 @@ struct AdvisedMachine {
     sim::Machine machine;
     Capacity capacity;
     Uncertainty uncertainty;
+    std::string given = name;  ///< as --machines names it
 };
 
 /// Ratio of the simulator's time of a candidate to its estimate from one rank. Measured in 1755 cases (causal, full,
@@ -63,6 +64,7 @@ struct Advised {
     std::int64_t operations = 0;           ///< of both passes, of all ranks of a ring; 0: not counted
     int played_rings = 1;                  ///< that the simulator has side by side
     std::int64_t memory = 0;               ///< of the fullest rank
+    std::int64_t attention_memory = 0;     ///< the part of it that one attention takes
     std::optional<sim::Breakdown> causes;  ///< of both passes together: of the first alone, and by `method`
     std::string reason;                    ///< where its time goes, or why it has none or was not simulated
 
@@ -87,6 +89,8 @@ struct AdvisedPair {
 struct Advice {
     std::vector<Advised> all;  ///< ranked ones first, by predicted time; then estimated ones likewise, and the others
     std::int64_t operations = 0;  ///< that were looked at or simulated, the measure of the work
+    /// least_seconds() of both passes of the first ranked one, if its mask packs documents.
+    std::optional<double> least_seconds = {};
 
     std::vector<const Advised*> with(Advised::Verdict verdict) const;
     std::vector<const Advised*> ranked() const { return with(Advised::Verdict::ranked); }

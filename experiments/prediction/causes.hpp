@@ -22,8 +22,8 @@ std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& 
 /// The definition of each of these columns, to be printed below a table.
 extern const char* const cause_definitions;
 
-/// "compute 71 %, launches 14 %, ... (tail 5 %)": what takes 2 % of the pass or more, the largest first; the causes where
-/// it is not known what the ranks do.
+/// "compute 71 %, launches 14 %, ... (tail 5 %)": what takes 2 % of the pass or more, the largest first; the causes
+/// where it is not known what the ranks do.
 std::string causes_in_words(const sim::Breakdown& found);
 
 /// Datasets predicted/... of the pass that `place` chooses.

@@ -507,7 +507,7 @@ BOOST_AUTO_TEST_CASE(each_row_says_what_rings_of_its_length_and_mask_keep_to) {
         }
     }
     BOOST_TEST((scored && not_scored));
-    BOOST_TEST(table.find("?: not scored") != std::string::npos, table);
+    BOOST_TEST(table.find("?: no such ring was measured") != std::string::npos, table);
     BOOST_TEST(table.find("On h200_nvswitch_copy_engine: not scored on measured rings.") != std::string::npos, table);
     config.sweep.masks = {"window:4095,0"};
     const auto of_windows = advice_for(config, machines);

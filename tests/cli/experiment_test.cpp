@@ -91,6 +91,15 @@ BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_t
     const auto refused = run(folder, gradient_equivalence, heads + Words{"--input", "real", "--ranks", "2"});
     BOOST_TEST(refused.status == 1);
     BOOST_TEST(refused.err.find("--input normal") != std::string::npos, refused.err);
+    for (const auto& [words, line] :
+         {std::pair<Words, std::string>{{"--heads", "6:3"},
+                                        "--heads 6:3 does not fit input 'real', which has 4:2; leave"},
+          {{"--head-dim", "32"}, "--head-dim 32 does not fit input 'real', which has 128; leave"},
+          {{"--tokens", "4096"}, "input 'real' has 2048 tokens, 4096 are asked for; give at most"}}) {
+        const auto other = run(folder, gradient_equivalence, words + Words{"--input", "real", "--ranks", "2"});
+        BOOST_TEST(other.err.find(line) != std::string::npos, other.err);
+        BOOST_TEST(other.err.find(", or say --input normal") != std::string::npos, other.err);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {

@@ -27,9 +27,11 @@ namespace {
 
 const Experiment experiment{
     "advise",
-    "Ranks layouts, schedules, ring sizes and machines (a machine file says which transport) by the predicted time of a\n"
+    "Ranks layouts, schedules, ring sizes and machines (a machine file says which transport) by the predicted time of "
+    "a\n"
     "forward and a backward pass of attention. Says what fits into memory, where time goes, and how far off such\n"
-    "predictions were. First it plays one rank of each candidate, as if all others did the same. Then it simulates the\n"
+    "predictions were. First it plays one rank of each candidate, as if all others did the same. Then it simulates "
+    "the\n"
     "candidates that may be among the best, and variants near the best, within --budget. The others are listed apart,\n"
     "as estimates. Unless given, it compares the layouts contiguous, zigzag, striped, striped:64 and balanced, and all\n"
     "schedules that may win on the machine (never merge and joined-merge), with other numbers of parts and groups near the\n"
@@ -61,7 +63,7 @@ std::vector<AdvisedMachine> machines_of(const Config& config) {
         const auto machine = described_machine(file, config.execution);
         const auto stem = std::filesystem::path(file).stem().string();
         machines.push_back({stem, file, machine, capacity_of(machine, name, config.memory),
-                            uncertainty_of(machine, stem, config.prediction.attend_clock())});
+                            uncertainty_of(machine, stem, config.prediction.attend_clock()), name});
     }
     require(!machines.empty(), "no machine is given; name one by --machines");
     return machines;

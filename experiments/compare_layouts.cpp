@@ -6,11 +6,15 @@
 #include "experiments/memory/memory.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/predictor.hpp"
+#include "experiments/record/provenance/provenance.hpp"
 #include "experiments/study/study.hpp"
+#include "processes/session.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace ringlab::experiments {
 namespace {
@@ -33,7 +37,7 @@ Config defaults() {
     config.sweep.schedules = {"ring"};
     config.sweep.ranks = {8};
     config.problem.arithmetic = "bf16";
-    config.prediction.machines = {"h200_nvswitch_copy_engine"};
+    config.prediction.machines = {"2cpus_calibrated", "h200_nvswitch_copy_engine"};
     config.prediction.cause_ranks = 16;
     config.output.path = "compare_layouts.h5";
     return config;
@@ -64,40 +68,85 @@ Words columns_of_cases(const SweepConfig& sweep) {
     return columns;
 }
 
-Words header_of(const Config& config, const Words& machines) {
-    auto header = columns_of_cases(config.sweep);
-    for (const auto* column :
-         {"pairs", "fwd bal.", "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"})
-        header.emplace_back(column);
+/// Whether the ranks of a run take turns on processors or devices. The time of a pass is then not that of P devices.
+bool take_turns(const Record& record, const Case& which, const ExecutionConfig& execution) {
+    if (execution.backend != "cpu") return record.text(which.name(), "transport") == "loopback";
+    std::set<std::string> hosts{""};
+    if (execution.mpi)
+        for (const auto& host : processes::Session::current().hosts()) hosts.insert(host.name);
+    const auto computers = std::max<std::size_t>(1, hosts.size() - 1);
+    return which.ranks * execution.replicas > usable_processors() * static_cast<std::int64_t>(computers);
+}
+
+/// The machines whose predictions are compared with what was measured here, and all others.
+struct Machines {
+    Words compared, others;
+
+    Machines(const Predictor& predictor, const ExecutionConfig& execution) {
+        for (std::size_t i = 0; i < predictor.machines().size(); ++i) {
+            const bool has_gpus = predictor.descriptions()[i].has_gpus();
+            (has_gpus == (execution.backend != "cpu") ? compared : others).push_back(predictor.machines()[i]);
+        }
+    }
+};
+
+void add_machine_columns(Words& header, const Words& machines) {
     for (const auto& machine : machines) {
         header.push_back(machine + ": balance");
         header.push_back("fwd ms");
         header.push_back("bwd ms");
     }
+}
+
+/// What is predicted on the machines: of the busiest rank's attends where `turns`, else of the pass.
+void add_machine_cells(Words& row, const Record& record, const Case& which, const Config& config, const Words& machines,
+                       bool turns) {
+    for (const auto& machine : machines) {
+        const auto column = [&](const char* what) {
+            return record.number(which.name(), fmt::format("{}_{}", what, machine));
+        };
+        // The symmetric engine predicts the end of a pass alone.
+        const bool by_rank = config.prediction.engine != "symmetric";
+        row.push_back(by_rank ? ratio(column("balance_predicted_forward")) : "-");
+        for (const auto* pass : {"forward", "backward"})
+            row.push_back(
+                turns && !by_rank
+                    ? "-"
+                    : fmt::format(
+                          "{:.3g}{}",
+                          1e3 * column(fmt::format("{}_predicted_{}", turns ? "compute" : "seconds", pass).c_str()),
+                          turns ? "*" : ""));
+    }
+}
+
+Words header_of(const Config& config, const Machines& machines) {
+    auto header = columns_of_cases(config.sweep);
+    for (const auto* column :
+         {"pairs", "fwd bal.", "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"})
+        header.emplace_back(column);
+    add_machine_columns(header, machines.compared);
     for (const auto* tensor : {"o", "dq", "dk", "dv"}) header.push_back(tensor);
     return header;
 }
 
 /// The line of a case.
-Words row_of(const Record& record, const Case& which, const Config& config, const Words& machines) {
+Words row_of(const Record& record, const Case& which, const Config& config, const Machines& machines) {
     const auto name = which.name();
+    const bool turns = take_turns(record, which, config.execution);
+    const auto seconds = [&](const char* pass) {
+        return record.number(name, fmt::format("{}_measured_{}", turns ? "compute" : "seconds", pass));
+    };
     auto row = cells_of(which, config.sweep);
     row.push_back(ratio(record.number(name, "balance_cells")));
     for (const auto pass : both_passes) row.push_back(ratio(measured_balance(record, which, pass)));
     for (const auto* pass : {"forward", "backward"})
-        row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
+        row.push_back(fmt::format("{:.4g}{}", seconds(pass) * 1e3, turns ? "*" : ""));
     for (const auto* pass : {"forward", "backward"})
-        row.push_back(quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12,
-                               record.number(name, fmt::format("seconds_measured_{}", pass)), "{:.3g}"));
+        row.push_back(
+            quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12, seconds(pass), "{:.3g}"));
     for (const auto* memory : {"memory_measured", "memory_predicted"})
         row.push_back(memory_text(static_cast<std::int64_t>(record.number(name, memory))));
-    for (const auto& machine : machines) {
-        const auto column = [&](const char* what) { return record.number(name, fmt::format("{}_{}", what, machine)); };
-        // The symmetric engine predicts no balance.
-        row.push_back(config.prediction.engine == "symmetric" ? "-" : ratio(column("balance_predicted_forward")));
-        for (const auto* seconds : {"seconds_predicted_forward", "seconds_predicted_backward"})
-            row.push_back(fmt::format("{:.3g}", column(seconds) * 1e3));
-    }
+    add_machine_cells(row, record, which, config, machines.compared, turns);
     const auto errors = config.judging.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
     for (const std::size_t tensor : {0, 3, 4, 5})
         row.push_back(config.judging.judge ? format_error(errors[tensor]) : "-");
@@ -111,6 +160,22 @@ void add_causes(CauseTable& table, const Record& record, const Case& which, cons
     const auto seconds = record.number(which.name(), fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
     cells.insert(cells.end(), {machine, to_string(pass), fmt::format("{:.3g}", seconds * 1e3)});
     table.add(std::move(cells), record, which.name(), prediction_labels(machine, pass));
+}
+
+/// What the machines that are compared with this one describe.
+std::string comparison_text(const Predictor& predictor, const Machines& machines, const ExecutionConfig& execution) {
+    std::string text;
+    for (std::size_t i = 0; i < predictor.machines().size(); ++i) {
+        const auto& name = predictor.machines()[i];
+        const auto& described = predictor.descriptions()[i].name;
+        if (std::ranges::find(machines.compared, name) == machines.compared.end()) continue;
+        text += fmt::format("{} describes '{}'", name, described);
+        if (execution.backend == "cpu" && !described.starts_with(processor_name()))
+            text += fmt::format(", not the processors of this computer ('{}'): `calibrate` makes a file of those",
+                                processor_name());
+        text += ".\n";
+    }
+    return text;
 }
 
 int study(const Config& config, int argc, char** argv) {
@@ -146,13 +211,21 @@ int study(const Config& config, int argc, char** argv) {
 
     // 5. The tables: one line a case, and one for each of its predicted passes.
     const auto& record = *study.record();
-    Table table(header_of(config, predictor.machines()));
+    const Machines machines(predictor, config.execution);
+    Table table(header_of(config, machines));
+    auto elsewhere = columns_of_cases(config.sweep);
+    add_machine_columns(elsewhere, machines.others);
+    Table others(elsewhere);
     auto passes = columns_of_cases(config.sweep);
     passes.insert(passes.end(), {"machine", "pass", "ms"});
     CauseTable causes(passes);
-    bool finite = true;
+    bool finite = true, turns = false;
     for (const auto& which : study.cases()) {
-        table.add(row_of(record, which, config, predictor.machines()));
+        table.add(row_of(record, which, config, machines));
+        turns |= take_turns(record, which, config.execution);
+        auto row = cells_of(which, config.sweep);
+        add_machine_cells(row, record, which, config, machines.others, false);
+        others.add(row);
         for (const auto& machine : predictor.machines())
             for (const auto pass : both_passes) add_causes(causes, record, which, config, machine, pass);
         if (!config.judging.judge) continue;
@@ -163,8 +236,15 @@ int study(const Config& config, int argc, char** argv) {
         "rank over mean.\n"
         "ms and TF/s on the left: measured, median, backend {}, per rank; memory of the rank\n"
         "with most, counted and predicted; after a machine's name: predicted. Errors:\n"
-        "relative RMS against fp64, arithmetic {}.{}\n\n{}Record: {}\n",
+        "relative RMS against fp64, arithmetic {}.{}\n{}{}{}\n{}Record: {}\n",
         table.text(), config.execution.backend, config.problem.arithmetic, finite ? "" : " NOT FINITE in some runs.",
+        turns
+            ? "*: ranks take turns, so this is the time of the busiest rank's attends alone, measured and predicted.\n"
+            : "",
+        comparison_text(predictor, machines, config.execution),
+        machines.others.empty()
+            ? ""
+            : fmt::format("\nPredicted on machines of another kind than this one:\n{}", others.text()),
         causes.text(), record.name());
     return finite ? 0 : 2;
 }

@@ -8,6 +8,7 @@
 #include "experiments/main/run_main.hpp"
 #include "experiments/memory/memory.hpp"
 #include "experiments/options/values.hpp"
+#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/execution_traces.hpp"
 #include "experiments/prediction/predictor.hpp"
@@ -57,6 +58,15 @@ void add_percentiles(std::vector<std::string>& row, const std::vector<double>& s
         row.push_back(seconds.empty() ? "-" : fmt::format("{:.4g}", percentile(seconds, percent) * 1e3));
 }
 
+/// Whether the bound of packed documents is predicted too.
+bool has_bound(const Config& config) {
+    return config.prediction.engine != "symmetric" && std::ranges::any_of(config.sweep.masks, packs_documents);
+}
+
+constexpr const char* bound_text =
+    "Of bound: the time that the packing's work takes if it is spread evenly over the ranks, no document is cut and\n"
+    "messages take no time, over the predicted time.\n";
+
 class Summary {
 public:
     Summary(const Config& config, const Record& record)
@@ -74,7 +84,7 @@ public:
         if (!config_.prediction.disturbs()) return;
         auto row = beginning(machine, which, "both", seconds);
         add_percentiles(row, disturbed);
-        row.insert(row.end(), {"-", "-", "-", "-", "-"});
+        row.resize(header(config_).size(), "-");
         table_.add(row);
     }
 
@@ -93,6 +103,7 @@ private:
         if (config.prediction.disturbs())
             for (const auto percent : disturbed_percents) columns.push_back(fmt::format("{} % ms", percent));
         columns.insert(columns.end(), {"TFLOP/s/GPU", "balance", "max(c,t) ms", "c+t ms", "memory"});
+        if (has_bound(config)) columns.emplace_back("of bound");
         return columns;
     }
 
@@ -133,6 +144,12 @@ private:
                                    fmt::format("{:.4g}", of("naive_serial").front() * 1e3)});
         }
         row.push_back(memory_text(static_cast<std::int64_t>(record_.number(which.name(), "memory_predicted"))));
+        if (has_bound(config_))
+            row.push_back(
+                packs_documents(which.mask)
+                    ? fmt::format("{:.3f}", record_.number(which.name(), fmt::format("share_of_bound_{}_{}",
+                                                                                     to_string(pass), machine)))
+                    : "-");
         table_.add(row);
         return disturbed;
     }
@@ -190,7 +207,19 @@ int body(int argc, char** argv) {
         const auto plan = make_plan(which, problem_from(config->problem));
         RunWriter run;
         describe_case(run, which, plan);
-        predictor.predict(run, which.name(), plan);
+        const auto figures = predictor.predict(run, which.name(), plan);
+        for (std::size_t i = 0; has_bound(*config) && packs_documents(which.mask) && i < figures.size(); i += 2) {
+            const auto least = least_seconds(which, problem_from(config->problem), predictor.descriptions()[i / 2],
+                                             predictor.options());
+            for (const auto pass : both_passes) {
+                const auto at = static_cast<std::size_t>(pass);
+                run.attribute(
+                    fmt::format("share_of_bound_{}_{}", to_string(pass), figures[i].machine),
+                    least[at] / figures[i + at].seconds, "1",
+                    "time of the packing's work in contiguous shards under seen, shared evenly, links free, over "
+                    "seconds_predicted");
+            }
+        }
         describe_predicted_memory(
             run, plan, memory_model(config->execution.backend, policy_from(which.policy, plan.problem.dtype), false));
         return run;
@@ -222,8 +251,8 @@ int body(int argc, char** argv) {
         "Balance: the busiest rank's compute time divided by the mean. max(c,t) and c+t: guesses without a "
         "simulator, the\n"
         "slowest rank's sum over steps of the larger of compute and transfer, and of both.\n"
-        "Memory: of the rank that needs most, both passes.\n"
-        "{}\n"
+        "Memory: attention alone, of the rank that needs most, both passes.\n"
+        "{}{}\n"
         "{}\n"
         "{}Record: {}\n",
         summary.text(),
@@ -231,7 +260,7 @@ int body(int argc, char** argv) {
             ? fmt::format("ms: undisturbed. N %: the time below which N % of {} disturbed repeats stay.\n",
                           config->execution.repeats)
             : "",
-        summary.causes(), trust_text(*config, predictor), record->name());
+        has_bound(*config) ? bound_text : "", summary.causes(), trust_text(*config, predictor), record->name());
     return 0;
 }
 

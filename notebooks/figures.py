@@ -20,6 +20,7 @@ if not IN_NOTEBOOK:
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.transforms import Bbox
 
 SCHEMAS = 2, 3
 NOTEBOOKS = Path(__file__).resolve().parent
@@ -295,7 +296,11 @@ def save(figure, folder, *name):
     figure.draw_without_rendering()
     with plt.rc_context({"figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)
-    outline = figure.get_tightbbox().padded(0.05)
+    # The outline of axes leaves out how long their labels are: the label of a low colour bar would be cut.
+    labels = [label.get_window_extent() for axes in figure.axes for label in (axes.xaxis.label, axes.yaxis.label)
+              if label.get_text() and axes.get_visible()]
+    outline = Bbox.union([figure.get_tightbbox(), *(label.transformed(figure.dpi_scale_trans.inverted())
+                                                    for label in labels)]).padded(0.05)
     for suffix in (".png", ".pdf"):
         path = folder / (stem + suffix)
         figure.savefig(path, bbox_inches=outline)

@@ -18,7 +18,7 @@ from matplotlib.path import Path
 import figures
 
 arguments = figures.arguments(__doc__, "compare_layouts.h5", "compare_layouts_4xh200.h5")
-runs = figures.read_runs(arguments.records, "compare_layouts")
+runs = figures.read_runs(arguments.records, "compare_layouts", "predict")
 MOST_BANDS = 16  # of more ranks, some are drawn
 COMPUTE = ("attend", "merge", "add", "copy", "expand", "compress")
 WAIT = dict(facecolor="white", edgecolor=figures.GREY, hatch="//////", linewidth=0)

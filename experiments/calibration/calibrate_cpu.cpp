@@ -242,7 +242,7 @@ private:
 
     void describe_machine() {
         const reference::TileSizes tiles;
-        machine_.name = fmt::format("this CPU, {}", config_.problem.arithmetic);
+        machine_.name = fmt::format("{}, {}", processor_name(), config_.problem.arithmetic);
         machine_.description = "CPU backend, each rank a processor of its own; calibrated on single operations";
         source("topology", "one computer");
         source("topology.gpus_per_host", "any number of ranks, a processor each");

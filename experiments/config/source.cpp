@@ -161,13 +161,15 @@ void Source::apply_overrides(const std::string& input, layouts::Problem& problem
             "--latent {}: input '{}' holds K and V; latents are generated, by --input normal", config_.latent_spec,
             input);
     const auto require_same = [&](const char* option, std::int64_t asked, std::int64_t held) {
-        require(asked == 0 || asked == held, "{} {} does not fit input '{}', which has {}; leave it out", option, asked,
+        require(asked == 0 || asked == held,
+                "{} {} does not fit input '{}', which has {}; leave it out, or say --input normal", option, asked,
                 input, held);
     };
     if (!config_.heads.empty()) {
         const auto [query_heads, kv_heads] = parse_heads(config_.heads);
-        require_same("query heads", query_heads, problem.query_heads);
-        require_same("kv heads", kv_heads, problem.kv_heads);
+        require(query_heads == problem.query_heads && kv_heads == problem.kv_heads,
+                "--heads {} does not fit input '{}', which has {}:{}; leave it out, or say --input normal",
+                config_.heads, input, problem.query_heads, problem.kv_heads);
     }
     require_same("--batch", config_.batch == 1 ? 0 : config_.batch, problem.batch);  // 1 is the default
     require_same("--head-dim", config_.head_dim, problem.head_dim);

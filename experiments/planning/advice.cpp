@@ -3,6 +3,7 @@
 #include "experiments/config/source.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/candidates.hpp"
+#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/study/in_order.hpp"
 #include "layouts/basics/require.hpp"
@@ -58,6 +59,7 @@ public:
         const bool any = std::ranges::any_of(
             all_, [](auto verdict) { return verdict != Verdict::impossible; }, &Advised::verdict);
         require(any, "no layout and schedule is possible: {}", all_.empty() ? "none is given" : all_.front().reason);
+        bound_the_first();
         advice_.all.assign(std::move_iterator(all_.begin()), std::move_iterator(all_.end()));
         return std::move(advice_);
     }
@@ -137,6 +139,7 @@ private:
             const auto need =
                 footprint(*plan.forward, plan.backward.get(), keep, config_.memory.model_layers, one.machine->capacity);
             one.memory = need.total();
+            one.attention_memory = need.pass.total();
             if (one.memory > one.machine->capacity.device) {
                 one.verdict = Verdict::too_large;
                 one.reason = fmt::format("memory: needs {} of {}; {}", memory_text(one.memory),
@@ -250,6 +253,18 @@ private:
         for (auto* one : with(Verdict::estimated))
             if (done.insert(one->machine).second)
                 advice_.operations += correct_by_recurrence(*one, plan_of(*one), config_.prediction.attend_clock());
+    }
+
+    void bound_the_first() {
+        const auto ranked = with(Verdict::ranked);
+        if (ranked.empty() || !packs_documents(ranked.front()->which.mask)) return;
+        const auto& first = *ranked.front();
+        auto problem = problem_;
+        problem.batch = first.batch;
+        sim::SimOptions options;
+        options.clock = config_.prediction.attend_clock();
+        const auto [forward, backward] = least_seconds(first.which, problem, first.machine->machine, options);
+        advice_.least_seconds = forward + backward;
     }
 
     /// Finds where the time goes for all rows of the tables, within a second budget of the same size.

@@ -52,12 +52,14 @@ constexpr const char* row_definitions =
     "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
     "+-: nine of ten measured rings took no more or less than so much of their predicted total; rings of that machine\n"
     "with about as many tokens per rank and as dense a mask. Of other layouts or schedules, or of others: no ring of\n"
-    "this layout or schedule was measured on that machine. ?: not scored, as no such ring was measured. On machines\n"
-    "that were not measured: what their file assumes.\n"
-    "Memory: of the fullest GPU.\n";
+    "this layout or schedule was measured on that machine. On machines that were not measured: what their file assumes\n"
+    "or, if calibrate fitted it to GPUs, the margin of all such files. ?: no such ring was measured.\n"
+    "Memory: of the fullest GPU. Attention: the part of it that `predict` prints too; the rest is what --keep, --layers\n"
+    "and --resident say, and what the machine file reserves.\n";
 
 std::vector<std::string> row_header() {
-    return {"", "machine", "layout", "schedule", "P", "rings", "forward ms", "backward ms", "total ms", "+-", "memory"};
+    return {"",           "machine",     "layout",   "schedule", "P",      "rings",
+            "forward ms", "backward ms", "total ms", "+-",       "memory", "attention"};
 }
 
 std::vector<std::string> row_of(const Advised& one, std::size_t place) {
@@ -71,7 +73,8 @@ std::vector<std::string> row_of(const Advised& one, std::size_t place) {
             milliseconds(one.backward_seconds),
             milliseconds(one.seconds()),
             percent(one.margin()) + one.margin_is_of(),
-            memory_text(one.memory)};
+            memory_text(one.memory),
+            memory_text(one.attention_memory)};
 }
 
 std::string pair_text(const Advice& advice) {
@@ -162,6 +165,7 @@ Json json_of(const Advised& one) {
     entry["tokens"] = one.which.tokens;
     entry["reason"] = one.reason;
     if (one.memory > 0) entry["memory_bytes"] = one.memory;
+    if (one.memory > 0) entry["attention_memory_bytes"] = one.attention_memory;
     entry["device_memory_bytes"] = one.machine->capacity.device;
     if (one.method == Advised::Method::none) return entry;
     entry["forward_seconds"] = one.forward_seconds;
@@ -190,6 +194,12 @@ std::string advice_text(const Advice& advice, const Question& question) {
     }
     std::string text = ranked.empty() ? "" : fmt::format("{}\n{}", table.text(), row_definitions);
     text += pair_text(advice);
+    if (advice.least_seconds)
+        text += fmt::format(
+            "Bound: the packing's work takes {} ms if it is spread evenly over the ranks, no document is cut and "
+            "messages\n"
+            "take no time; that is {:.0f} % of the first row.\n",
+            milliseconds(*advice.least_seconds), 100 * *advice.least_seconds / ranked.front()->seconds());
     if (ranked.size() > rows) text += fmt::format("{} slower ones are in the record.\n", ranked.size() - rows);
     if (rows > 0 && ranked.front()->causes) text += fmt::format("\n{}\n{}", causes.text(), cause_definitions);
     const auto estimates = estimates_text(advice, question);
@@ -218,6 +228,7 @@ std::string advice_json(const Advice& advice, const Question& question) {
         entry["largest_error"] = u.known() ? Json(u.largest()) : Json(nullptr);
         json["machines"].push_back(std::move(entry));
     }
+    json["least_seconds"] = advice.least_seconds ? Json(*advice.least_seconds) : Json(nullptr);
     json["two_schedules"] = nullptr;
     if (const auto pair = advice.best_pair())
         json["two_schedules"] = {
@@ -261,6 +272,7 @@ void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem
                   "both passes by one rank, as if all did the same");
     if (one.causes && one.verdict == Advised::Verdict::ranked) describe_causes(run, {}, *one.causes);
     run.attribute("memory", one.memory, "B", "of the fullest rank; 0: not looked at");
+    run.attribute("memory_attention", one.attention_memory, "B", "the part of it that one attention takes");
     run.attribute("memory_device", one.machine->capacity.device, "B", "of one device");
     run.attribute("uncertainty", one.margin().value_or(NAN), "1",
                   "nine of ten measured rings took within this share of the predicted time, or what the machine file "

@@ -1,6 +1,7 @@
 #include "experiments/planning/candidates.hpp"
 
 #include "experiments/config/planned.hpp"
+#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/prediction/scored_rings.hpp"
 #include "layouts/basics/require.hpp"
@@ -23,9 +24,10 @@ std::vector<int> ring_sizes(const SweepConfig& sweep, int gpus) {
     return {sizes.begin(), sizes.end()};
 }
 
-std::vector<std::string> layouts_for(const SweepConfig& sweep, double visible) {
+std::vector<std::string> layouts_for(const SweepConfig& sweep, const std::string& mask, double visible) {
     if (!sweep.layouts.empty()) return sweep.layouts;
     std::vector<std::string> names{"contiguous", "zigzag", "striped", "balanced"};
+    if (packs_documents(mask)) names.emplace_back("planned");
     if (visible < 0.9) names.emplace_back("striped:64");
     return names;
 }
@@ -43,8 +45,10 @@ std::vector<std::string> schedules_for(const ProblemConfig& problem, const sim::
     // can be simulated.
     constexpr double hides_much = 0.8, hides_some = 1.5;
     constexpr int small_ring = 64;
-    if (visible < (ranks <= small_ring ? hides_some : hides_much)) names.emplace_back("seen");
+    const bool sees_little = visible < (ranks <= small_ring ? hides_some : hides_much);
+    if (sees_little) names.emplace_back("seen");
     if (ranks > machine.gpus_per_host && ranks % machine.gpus_per_host == 0) {
+        if (sees_little) names.push_back(fmt::format("seen:{}:{}", ranks, machine.gpus_per_host));
         names.push_back(fmt::format("double-ring:{}", machine.gpus_per_host));
         names.push_back(fmt::format("ulysses:{}", machine.gpus_per_host));
     }
@@ -53,9 +57,11 @@ std::vector<std::string> schedules_for(const ProblemConfig& problem, const sim::
 
 /// Whether the layout can be an improvement with this schedule. If all ranks exchange heads, each sees all tokens and
 /// the layout does not matter, so one is enough. If groups exchange heads, stripes only scatter tokens. With stripes of
-/// one token every rank has rows in every document and sees all keys, so `seen` saves nothing.
+/// one token every rank has rows in every document and sees all keys, so `seen` saves nothing. `planned` is made for
+/// `seen`; under schedules that move whole blocks it is one of the other layouts.
 bool differs(const std::string& layout, const std::string& schedule) {
-    if (schedule == "seen") return layout != "striped";
+    if (schedule.starts_with("seen")) return layout != "striped";
+    if (layout == "planned") return false;
     if (schedule == "ulysses") return layout == "contiguous";
     return !schedule.starts_with("ulysses") || !layout.starts_with("striped");
 }
@@ -145,12 +151,12 @@ std::vector<Advised> candidates(const Question& question, const AdvisedMachine& 
                 const auto schedules = config.sweep.schedules.empty()
                                            ? schedules_for(config.problem, machine.machine, ranks, visible)
                                            : config.sweep.schedules;
-                for (const auto& layout : layouts_for(config.sweep, visible))
+                for (const auto& layout : layouts_for(config.sweep, mask, visible))
                     for (const auto& schedule : schedules) {
                         if (config.sweep.layouts.empty() && !differs(layout, schedule)) continue;
                         Advised one;
                         one.machine = &machine;
-                        const auto laid = for_machines({layout}, {machine.file}).front();
+                        const auto laid = for_machines({layout}, {machine.given}).front();
                         one.which = {"", mask, laid, schedule, "", ranks, tokens};
                         one.which.pad = true;
                         one.density = visible;

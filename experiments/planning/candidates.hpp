@@ -9,9 +9,11 @@ namespace ringlab::experiments {
 /// The combinations that are worth a look on a machine, the largest rings first: the lists that the configuration
 /// gives, and else
 /// - ring sizes: powers of two up to the GPUs, and all of them;
-/// - layouts: contiguous, zigzag, striped, balanced, and stripes of 64 where a mask is not causal alone;
+/// - layouts: contiguous, zigzag, striped, balanced, stripes of 64 where a mask is not causal alone, and `planned` for
+///   packed documents;
 /// - schedules: those that can differ: within a host no double ring, beyond it no pull; `seen` only where the mask
-///   hides something that can be left out; those that exchange heads over the layouts that matter to them.
+///   hides something that can be left out, beyond a host with and without its hosts named; those that exchange heads
+///   over the layouts that matter to them.
 std::vector<Advised> candidates(const Question& question, const AdvisedMachine& machine);
 
 /// Variants of a candidate near the best, with other numbers in its schedule: other parts of the kv heads, or heads

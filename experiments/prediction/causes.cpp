@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <ranges>
 
 namespace ringlab::experiments {
 namespace {
@@ -18,7 +19,16 @@ struct Line {
     Picoseconds time;
 };
 
-/// The causes that add up to the pass.
+/// What the rank that ends last does, which adds up to the pass. All 0 if its timeline is not known.
+std::vector<Line> parts_of(const sim::Breakdown& found) {
+    const auto& [computing, transferring, waiting] = found.last;
+    return {{"compute", computing},
+            {"launches", computing > 0 ? found.launches() : 0},
+            {"exposed transfer", transferring},
+            {"waiting for peers", waiting}};
+}
+
+/// What the pass would be shorter by without each cause; with "shared" it adds up to the pass too.
 std::vector<Line> lines_of(const sim::Breakdown& found) {
     std::vector<Line> lines;
     for (const auto cause : sim::causes) lines.push_back({to_string(cause), found.of(cause)});
@@ -26,9 +36,15 @@ std::vector<Line> lines_of(const sim::Breakdown& found) {
     return lines;
 }
 
-/// The parts of these causes.
-std::vector<Line> within(const sim::Breakdown& found) {
-    return {{"tail", found.tail}, {"imbalance", found.imbalance}, {"late peers", found.late_peers}};
+/// Parts of "compute".
+std::vector<Line> within(const sim::Breakdown& found) { return {{"tail", found.tail}, {"imbalance", found.imbalance}}; }
+
+/// The columns of tables. "shared" tells a person nothing.
+std::vector<Line> columns_of(const sim::Breakdown& found) {
+    auto lines = parts_of(found);
+    std::ranges::copy(within(found), std::back_inserter(lines));
+    std::ranges::copy(lines_of(found) | std::views::take(sim::causes.size()), std::back_inserter(lines));
+    return lines;
 }
 
 double share(Picoseconds time, const sim::Breakdown& found) {
@@ -52,42 +68,47 @@ void append(std::vector<std::string>& words, std::vector<std::string> more) {
 constexpr const char* path_of_lines = "predicted/time_by_cause";
 constexpr const char* path_of_tail = "predicted/tail_time";
 constexpr const char* path_of_imbalance = "predicted/imbalance_time";
+constexpr const char* path_of_compute = "predicted/last_rank_compute_time";
+constexpr const char* path_of_transfer = "predicted/last_rank_exposed_transfer_time";
 constexpr const char* path_of_late_peers = "predicted/late_peers_time";
 
 }  // namespace
 
 const char* const cause_definitions =
-    "Where the time goes: by how many % the pass gets shorter if it is predicted again without one cause:\n"
-    "  attends        attention kernels\n"
-    "  begin and end  what a pass does on the GPU before its first and behind its last kernel\n"
-    "  issue          the host, which issues operations\n"
-    "  links          messages\n"
-    "  memory         merges, sums, copies; kernels and messages that wait because they share the memory's bandwidth\n"
-    "  shared         the rest: several causes at a time, of which no single one saves it; below 0: each of them does\n"
-    "These add up to 100 %. Within them:\n"
-    "  tail           attends of the rank that ends last beyond their tiles spread evenly over all SMs: launches, SMs\n"
-    "                 that have run out of tiles\n"
-    "  imbalance      compute time of the rank with most beyond the mean of the ranks\n"
-    "  late peers     the rank that ends last computes and moves nothing, and a message waits for its other side\n";
+    "Where the time goes, in % of the pass. The rank that ends last spends it on these four, which add up to 100 %:\n"
+    "  compute            attends, merges, sums and copies\n"
+    "  launches           nothing runs: its host has not issued the next operation, or the pass begins or ends\n"
+    "  exposed transfer   it computes nothing, and a message moves\n"
+    "  waiting for peers  it computes and moves nothing, and a message waits for its other side\n"
+    "Within compute:\n"
+    "  tail               attends beyond their tiles spread evenly over all SMs: launches, SMs that have run out of\n"
+    "                     tiles\n"
+    "  imbalance          compute time of the rank with most beyond the mean of the ranks\n"
+    "By how many % the pass gets shorter if it is predicted again without one cause. Several together may save more:\n"
+    "  attends            attention kernels\n"
+    "  begin and end      what a pass does on the GPU before its first and behind its last kernel\n"
+    "  issue              the host, which issues operations\n"
+    "  links              messages\n"
+    "  memory             merges, sums, copies; kernels and messages that wait because they share the memory's\n"
+    "                     bandwidth\n";
 
 std::vector<std::string> cause_header() {
     std::vector<std::string> header;
-    for (const auto& line : lines_of({})) header.emplace_back(line.name);
-    for (const auto& line : within({})) header.emplace_back(line.name);
+    for (const auto& line : columns_of({})) header.emplace_back(line.name);
     return header;
 }
 
 std::vector<std::string> cause_cells(const sim::Breakdown& found) {
     std::vector<std::string> cells;
-    for (const auto& lines : {lines_of(found), within(found)})
-        for (const auto& line : lines)
-            cells.push_back(fmt::format("{:.1f}", std::round(1000 * share(line.time, found)) / 10 + 0.0));  // no -0.0
+    for (const auto& line : columns_of(found))
+        cells.push_back(fmt::format("{:.1f}", std::round(1000 * share(line.time, found)) / 10 + 0.0));  // no -0.0
     return cells;
 }
 
 std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& found, bool with_inside) {
     auto lines = lines_of(found);
-    if (with_inside) std::ranges::copy(within(found), std::back_inserter(lines));
+    if (with_inside)
+        for (const auto& more : {parts_of(found), within(found)}) std::ranges::copy(more, std::back_inserter(lines));
     std::vector<std::pair<std::string, double>> all;
     for (const auto& [name, time] : lines) all.emplace_back(name, layouts::to_seconds(time));
     return all;
@@ -95,7 +116,8 @@ std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& 
 
 std::string causes_in_words(const sim::Breakdown& found) {
     const auto inside = largest_first(within(found), found);
-    return largest_first(lines_of(found), found) + (inside.empty() ? "" : " (" + inside + ")");
+    return largest_first(found.last.computing > 0 ? parts_of(found) : lines_of(found), found) +
+           (inside.empty() ? "" : " (" + inside + ")");
 }
 
 void describe_causes(RunWriter& run, const std::vector<Dimension>& place, const sim::Breakdown& found) {
@@ -114,8 +136,11 @@ void describe_causes(RunWriter& run, const std::vector<Dimension>& place, const 
            "within time_by_cause: attends of the rank that ends last, beyond their tiles spread evenly over all SMs");
     inside(path_of_imbalance, found.imbalance,
            "within time_by_cause: largest of the ranks' compute_time beyond their mean");
-    inside(path_of_late_peers, found.late_peers,
-           "within time_by_cause: the rank that ends last has begun to compute, computes and moves nothing, and a "
+    inside(path_of_compute, found.last.computing, "time in which the rank that ends last computes");
+    inside(path_of_transfer, found.last.transferring,
+           "time in which the rank that ends last computes nothing, and a message of it moves");
+    inside(path_of_late_peers, found.last.waiting,
+           "the rank that ends last has begun to compute, computes and moves nothing, and a "
            "message waits for its other side");
 }
 
@@ -130,7 +155,7 @@ void CauseTable::add(std::vector<std::string> cells, const Record& record, const
     const auto seconds = [&](const char* path, const Record::Labels& which) {
         return layouts::to_picoseconds(record.numbers(run, path, which).front());
     };
-    if (!record.has(run, path_of_lines)) return;
+    if (!record.has(run, path_of_compute)) return;
     sim::Breakdown found{.pass = seconds("predicted/makespan", labels)};
     for (std::size_t i = 0; i < sim::causes.size(); ++i) {
         auto which = labels;
@@ -139,7 +164,8 @@ void CauseTable::add(std::vector<std::string> cells, const Record& record, const
     }
     found.tail = seconds(path_of_tail, labels);
     found.imbalance = seconds(path_of_imbalance, labels);
-    found.late_peers = seconds(path_of_late_peers, labels);
+    found.last = {seconds(path_of_compute, labels), seconds(path_of_transfer, labels),
+                  seconds(path_of_late_peers, labels)};
     append(cells, cause_cells(found));
     table_.add(std::move(cells));
     empty_ = false;

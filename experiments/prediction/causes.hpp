@@ -15,14 +15,15 @@ namespace ringlab::experiments {
 std::vector<std::string> cause_header();
 std::vector<std::string> cause_cells(const sim::Breakdown& found);
 
-/// Names and seconds of the causes: those that add up to the pass and, if `with_inside`, those that are parts of
-/// others.
+/// Names and seconds of the causes, which with "shared" add up to the pass, and if `with_inside` of all else that is
+/// known of it.
 std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& found, bool with_inside);
 
 /// The definition of each of these columns, to be printed below a table.
 extern const char* const cause_definitions;
 
-/// "attends 71 %, shared 14 %, ...": causes of 2 % of the pass or more, the largest first, with their parts.
+/// "compute 71 %, launches 14 %, ... (tail 5 %)": what takes 2 % of the pass or more, the largest first; the causes
+/// where it is not known what the ranks do.
 std::string causes_in_words(const sim::Breakdown& found);
 
 /// Datasets predicted/... of the pass that `place` chooses.

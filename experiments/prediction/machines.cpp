@@ -43,14 +43,14 @@ std::string machine_line(const std::string& name) {
     const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
     const auto error = uncertainty_of(machine, name);
     const auto derived = sim::derived_figures(machine);
-    return fmt::format("{}, up to {} ranks: {}. {} of its {} figures are measured or fitted, {} assumed{}; {}",
-                       machine.name, machine.gpus(), machine.description,
-                       figures_that_are(machine, "measured") + figures_that_are(machine, "fitted"),
-                       machine.figures.size(), figures_that_are(machine, "assumed"),
-                       derived > 0 ? fmt::format(", {} derived", derived) : "",
-                       error.known() ? fmt::format("on {} measured rings {:.1f} % off on average, {:.1f} at most",
-                                                   error.rings.size(), 100 * error.mean(), 100 * error.largest())
-                                     : error.source);
+    return fmt::format(
+        "{}, up to {} ranks: {}. {} of its {} figures are measured or fitted, {} assumed{}; {}", machine.name,
+        machine.gpus(), machine.description,
+        figures_that_are(machine, "measured") + figures_that_are(machine, "fitted"), machine.figures.size(),
+        figures_that_are(machine, "assumed"), derived > 0 ? fmt::format(", {} derived", derived) : "",
+        error.known() && error.is_own ? fmt::format("on {} measured rings {:.1f} % off on average, {:.1f} at most",
+                                                    error.rings.size(), 100 * error.mean(), 100 * error.largest())
+                                      : error.source);
 }
 
 void require_machine_gpus(const sim::Machine& machine, std::int64_t needed, const std::string& asked) {

@@ -40,6 +40,14 @@ Uncertainty not_scored(const sim::Machine& machine, std::string why) {
     return {{}, fmt::format("not measured by us: +- {:.3g} %", 100 * machine.assumed_margin), machine.assumed_margin};
 }
 
+/// Whether `calibrate` fitted the whole file to one host of GPUs: nothing in it is assumed.
+bool is_fitted_to_gpus(const sim::Machine& machine) {
+    const auto any = [&](const char* how) {
+        return std::ranges::any_of(machine.figures, [&](const auto& figure) { return figure.source.starts_with(how); });
+    };
+    return machine.has_gpus() && machine.hosts == 1 && any("fitted") && !any("assumed");
+}
+
 /// How many rings lie within the margin of those that judge them: of those for which `judges(other, ring)`.
 Coverage coverage_by(const std::vector<ScoredRing>& rings, auto&& judges) {
     Coverage found;
@@ -104,19 +112,27 @@ Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name,
     if (std::ranges::find(known, scores_name) == known.end())
         return not_scored(machine, "not scored, as there is no results/scores.h5");
     const auto scores = load_scores(find_resource(scores_name, "results", ".h5"));
+    const auto source_of = [](const std::vector<ScoredRing>& rings) {
+        const auto [shortest, longest] = std::ranges::minmax(rings, {}, &ScoredRing::tokens_per_rank);
+        std::set<std::string> shapes;
+        for (const auto& ring : rings) shapes.insert(ring.shape);
+        return fmt::format("{} rings measured with {} to {} tokens per rank, heads {}", rings.size(),
+                           shortest.tokens_per_rank, longest.tokens_per_rank, fmt::join(shapes, ", "));
+    };
     const auto digest = to_text(digest_of(std::as_bytes(std::span(machine.text))));
     const auto at = std::ranges::find(scores.machine_digests, digest, [](const auto& one) { return one.second; });
-    if (at == scores.machine_digests.end())
-        return not_scored(machine,
-                          scores.machine_digests.contains(name)
-                              ? fmt::format("not scored: {}.toml has changed since results/scores.h5 was made", name)
-                              : "not scored on measured rings");
+    if (at == scores.machine_digests.end()) {
+        auto why = scores.machine_digests.contains(name)
+                       ? fmt::format("not scored: {}.toml has changed since results/scores.h5 was made", name)
+                       : std::string("not scored on measured rings");
+        if (machine.assumed_margin > 0 || !is_fitted_to_gpus(machine)) return not_scored(machine, std::move(why));
+        auto others = rings_of(scores.rings, [](const auto& ring) { return ring.transport != "threads"; });
+        if (others.empty()) return not_scored(machine, std::move(why));
+        why += fmt::format("; as other machine files that calibrate fitted: {}", source_of(others));
+        return {std::move(others), std::move(why), 0, false};
+    }
     Uncertainty found{rings_of(scores.rings, [&](const auto& ring) { return ring.machine == at->first; }), ""};
-    const auto [shortest, longest] = std::ranges::minmax(found.rings, {}, &ScoredRing::tokens_per_rank);
-    std::set<std::string> shapes;
-    for (const auto& ring : found.rings) shapes.insert(ring.shape);
-    found.source = fmt::format("{} rings measured with {} to {} tokens per rank, heads {}", found.rings.size(),
-                               shortest.tokens_per_rank, longest.tokens_per_rank, fmt::join(shapes, ", "));
+    found.source = source_of(found.rings);
     return found;
 }
 

@@ -145,7 +145,8 @@ Plan Study::plan_of(const Case& which) const {
     const auto input = source_.inspect(which.input);
     require(which.tokens > 0, "the tokens of generated input '{}' are not given; say --tokens", which.input);
     require(input.problem.tokens == 0 || which.tokens <= input.problem.tokens,
-            "input '{}' has {} tokens, {} are asked for", which.input, input.problem.tokens, which.tokens);
+            "input '{}' has {} tokens, {} are asked for; give at most as many, or say --input normal", which.input,
+            input.problem.tokens, which.tokens);
     return make_plan(which, input.problem, input.document_lengths);
 }
 

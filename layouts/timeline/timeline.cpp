@@ -107,17 +107,19 @@ std::vector<RankTotals> totals(const Timeline& timeline) {
     return all;
 }
 
-Picoseconds time_waiting_for_peers(const Timeline& timeline, int rank) {
-    std::vector<Interval> busy, busy_or_posted;
-    auto begin = std::numeric_limits<Picoseconds>::max();
+TimeOfRank time_of_rank(const Timeline& timeline, int rank) {
+    std::vector<Interval> computes, busy, busy_or_posted;
+    auto first = std::numeric_limits<Picoseconds>::max();
     for (const auto& span : timeline.spans)
-        if (span.rank == rank && span.lane == compute_lane) begin = std::min(begin, span.begin);
+        if (span.rank == rank && span.lane == compute_lane) first = std::min(first, span.begin);
     for (const auto& span : timeline.spans) {
-        if (span.rank != rank || span.end <= begin) continue;
-        busy.push_back({std::max(begin, span.begin), span.end});
-        busy_or_posted.push_back({std::max(begin, span.posted), span.end});
+        if (span.rank != rank) continue;
+        if (span.lane == compute_lane) computes.push_back({span.begin, span.end});
+        busy.push_back({span.begin, span.end});
+        busy_or_posted.push_back({std::min(span.begin, std::max(first, span.posted)), span.end});
     }
-    return covered(std::move(busy_or_posted)) - covered(std::move(busy));
+    const auto computing = covered(std::move(computes)), is_busy = covered(std::move(busy));
+    return {computing, is_busy - computing, covered(std::move(busy_or_posted)) - is_busy};
 }
 
 double imbalance(const std::vector<double>& values) {

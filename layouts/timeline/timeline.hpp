@@ -70,9 +70,16 @@ std::size_t typical(std::span<const Timeline> timelines);
 /// One entry per rank.
 std::vector<RankTotals> totals(const Timeline& timeline);
 
-/// Time in which the rank waits for late peers. After its first compute operation began, this is the time in which it
-/// computes nothing and moves nothing while a message is posted whose other side is not.
-Picoseconds time_waiting_for_peers(const Timeline& timeline, int rank);
+/// How a rank spends the time up to its last span. What is left is neither of these: its host has not issued the next
+/// operation.
+struct TimeOfRank {
+    Picoseconds computing = 0;     ///< its compute lane runs something
+    Picoseconds transferring = 0;  ///< it computes nothing, and a message moves
+    /// It computes nothing and moves nothing, and a message is posted whose other side is not. Counted from its first
+    /// compute operation on.
+    Picoseconds waiting = 0;
+};
+TimeOfRank time_of_rank(const Timeline& timeline, int rank);
 
 /// Largest over mean: 1 is perfect balance. Returns 1 for all zeros. `values` must not be empty.
 double imbalance(const std::vector<double>& values);

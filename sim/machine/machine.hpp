@@ -212,6 +212,9 @@ struct Machine {
     std::vector<std::string> notes;  ///< what users of the file should know, one line each
     std::string text;                ///< the file's text as it was read
 
+    /// Whether its ranks are GPUs. A rank on a processor computes on one thread.
+    bool has_gpus() const { return sms > 1; }
+
     std::int64_t gpus() const { return std::int64_t{hosts} * gpus_per_host; }
     const AttentionCost& attention(layouts::Pass pass) const {
         return pass == layouts::Pass::forward ? forward : backward;

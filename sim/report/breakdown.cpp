@@ -49,7 +49,9 @@ Picoseconds Breakdown::shared() const { return pass - std::accumulate(saved.begi
 Breakdown& Breakdown::operator+=(const Breakdown& other) {
     pass += other.pass;
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] += other.saved[i];
-    late_peers += other.late_peers;
+    last.computing += other.last.computing;
+    last.transferring += other.last.transferring;
+    last.waiting += other.last.waiting;
     tail += other.tail;
     imbalance += other.imbalance;
     return *this;
@@ -68,11 +70,11 @@ Breakdown break_down(const Schedule& schedule, const Machine& machine, const Sim
     const auto last =
         static_cast<int>(std::ranges::max_element(played.ranks, {}, &RankTotals::end) - played.ranks.begin());
     if (!played.timeline.spans.empty()) {
-        found.late_peers = layouts::time_waiting_for_peers(played.timeline, last);
+        found.last = layouts::time_of_rank(played.timeline, last);
     } else {
         other.free.reset();
         other.trace = true;
-        found.late_peers = layouts::time_waiting_for_peers(simulate(schedule, machine, other, tiles).timeline, last);
+        found.last = layouts::time_of_rank(simulate(schedule, machine, other, tiles).timeline, last);
     }
     found.tail = tail_of(schedule, machine, options, played, tiles, last);
     found.imbalance = imbalance_of(played.ranks);

@@ -18,13 +18,19 @@ struct Breakdown {
     /// pass takes longer without the cause.
     std::array<Picoseconds, causes.size()> saved{};
 
-    // These three lie within the entries above; they do not add to them.
-    Picoseconds late_peers = 0;  ///< the rank that ends last waits for its peers, see layouts::time_waiting_for_peers()
-    Picoseconds tail = 0;        ///< same rank: time of its attends, minus that of their tiles spread evenly over all
-                                 ///< SMs; so launches, costs of work tiles and idle SMs
-    Picoseconds imbalance = 0;   ///< compute time of the rank that computes longest, minus the mean of all ranks
+    /// How the rank that ends last spends the pass; with launches() the three add up to `pass`.
+    layouts::TimeOfRank last;
+
+    // These two lie within `last.computing`.
+    Picoseconds tail = 0;       ///< same rank: time of its attends, minus that of their tiles spread evenly over all
+                                ///< SMs; so launches, costs of work tiles and idle SMs
+    Picoseconds imbalance = 0;  ///< compute time of the rank that computes longest, minus the mean of all ranks
 
     Picoseconds of(Cause cause) const { return saved[static_cast<std::size_t>(cause)]; }
+
+    /// Time in which the rank that ends last neither computes nor transfers nor waits for a peer: its host has not
+    /// issued the next operation, or the pass begins.
+    Picoseconds launches() const { return pass - last.computing - last.transferring - last.waiting; }
 
     /// Time that no single cause saves alone, for example when a message hides behind an attend: both would have to go.
     /// Negative when several causes save the same time, for example when attends and messages compete for memory.

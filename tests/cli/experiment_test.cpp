@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 namespace ringlab::cli::test {
 
@@ -37,6 +38,15 @@ BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_t
     const auto refused = run(folder, gradient_equivalence, heads + Words{"--input", "real", "--ranks", "2"});
     BOOST_TEST(refused.status == 1);
     BOOST_TEST(refused.err.find("--input normal") != std::string::npos, refused.err);
+    for (const auto& [words, line] :
+         {std::pair<Words, std::string>{{"--heads", "6:3"},
+                                        "--heads 6:3 does not fit input 'real', which has 4:2; leave"},
+          {{"--head-dim", "32"}, "--head-dim 32 does not fit input 'real', which has 128; leave"},
+          {{"--tokens", "4096"}, "input 'real' has 2048 tokens, 4096 are asked for; give at most"}}) {
+        const auto other = run(folder, gradient_equivalence, words + Words{"--input", "real", "--ranks", "2"});
+        BOOST_TEST(other.err.find(line) != std::string::npos, other.err);
+        BOOST_TEST(other.err.find(", or say --input normal") != std::string::npos, other.err);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
@@ -54,6 +64,21 @@ BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
     }
     BOOST_TEST(record.dataset("runs/rotary").texts().at(0) ==
                "base 10000, all dims from 0, half, scaling none, global positions");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_measured_stands_beside_predictions_for_machines_of_its_kind_alone) {
+    const Folder folder;
+    const auto ending = run(folder, compare_layouts, small + Words{"--repeats", "1", "-o", "r.h5"});
+    BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
+    const auto first_line = ending.out.substr(0, ending.out.find('\n'));
+    BOOST_TEST(contains(first_line, "2cpus_calibrated: balance"), first_line);
+    BOOST_TEST(!contains(first_line, "h200"), first_line);
+    const auto others = ending.out.find("Predicted on machines of another kind");
+    BOOST_TEST_REQUIRE(others != std::string::npos, ending.out);
+    BOOST_TEST(ending.out.find("h200_nvswitch_copy_engine: balance", others) != std::string::npos, ending.out);
+    BOOST_TEST(contains(ending.out, "2cpus_calibrated describes 'Intel(R) Xeon(R) Processor, bf16'"), ending.out);
+    // Four ranks on fewer processors: the time of a pass is not that of four processors.
+    BOOST_TEST(contains(ending.out, "take turns") == (std::thread::hardware_concurrency() < 4), ending.out);
 }
 
 BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {

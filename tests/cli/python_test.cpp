@@ -98,6 +98,30 @@ BOOST_AUTO_TEST_CASE(scripts_say_in_one_line_which_file_they_lack) {
     BOOST_TEST(compared.err.ends_with("check_tensors.py: error: there is no file none.h5\n"), compared.err);
 }
 
+BOOST_AUTO_TEST_CASE(what_predict_records_has_a_timeline_and_a_figure_of_one_mask_is_not_cut) {
+    const std::string modules = "numpy, h5py, matplotlib", python = python_with(modules);
+    if (python.empty()) {
+        BOOST_TEST_MESSAGE("skipped: no Python has " << modules);
+        return;
+    }
+    const Folder folder;
+    BOOST_REQUIRE(run(folder, predict, small + Words{"--machines", "ideal", "-o", "p.h5"}).status == 0);
+    BOOST_REQUIRE(
+        run(folder, compare_layouts, small + Words{"--machines", "ideal", "--repeats", "1", "-o", "c.h5"}).status == 0);
+    for (const auto& [script, record] : {std::pair{"timelines", "p.h5"}, {"attention_maps", "c.h5"}}) {
+        const auto drawn = run(
+            folder, python, {RINGLAB_SOURCE_DIR "/notebooks/" + std::string(script) + ".py", record, "--figures", "f"});
+        BOOST_TEST(drawn.status == 0, script << ": " << drawn.err);
+    }
+    // The label of the colour bar is longer than a row of panels is high.
+    const auto border = run(folder, python,
+                            {"-c",
+                             "from matplotlib.image import imread\n"
+                             "p = imread('f/attention_steps.png')[..., :3]\n"
+                             "assert (p[:3] == 1).all() and (p[-3:] == 1).all()"});
+    BOOST_TEST(border.status == 0, border.err);
+}
+
 BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_those_of_pytorch,
                      *boost::unit_test::precondition(has_torch)) {
     const Folder folder;

@@ -390,6 +390,16 @@ BOOST_AUTO_TEST_CASE(columns_are_as_wide_as_their_widest_cell) {
     BOOST_CHECK_THROW(table.add({"one cell"}), Error);
 }
 
+BOOST_AUTO_TEST_CASE(files_in_cells_are_shown_without_their_folders) {
+    Table table({"mask", "layout"});
+    table.add({"causal+documents:@/a/b/lengths.txt", "planned:/a/machine.toml"});
+    table.add({"padded-segments:256,256/0,414", "file:../my_layout.txt"});
+    const auto text = table.text();
+    for (const auto* cell : {"causal+documents:@lengths.txt ", " planned:machine.toml\n",
+                             "\npadded-segments:256,256/0,414 ", " file:my_layout.txt\n"})
+        BOOST_TEST(text.find(cell) != std::string::npos, cell << " is not in\n" << text);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::experiments

@@ -392,6 +392,22 @@ BOOST_AUTO_TEST_CASE(a_memory_ratio_of_zero_is_refused_and_a_rate_above_the_data
     });
 }
 
+BOOST_AUTO_TEST_CASE(the_machine_of_eight_h100_is_the_one_of_four_but_for_their_number) {
+    const std::string folder = RINGLAB_SOURCE_DIR "/experiments/machines/";
+    const auto four = sim::load_machine(folder + "4xh100_calibrated.toml"),
+               eight = sim::load_machine(folder + "8xh100_calibrated.toml");
+    BOOST_TEST(eight.gpus() == 8);
+    for (const auto& figure : four.figures) {
+        if (figure.name.starts_with("topology.") || figure.name.starts_with("power.")) continue;
+        const auto same = std::ranges::find(eight.figures, figure.name, &sim::Figure::name);
+        BOOST_TEST_REQUIRE((same != eight.figures.end()), figure.name);
+        const bool equal = figure.value == same->value ||  // both infinite, for one
+                           std::abs(figure.value - same->value) <= 5e-3 * std::abs(same->value);
+        BOOST_TEST(equal, figure.name << ": " << figure.value << " and " << same->value
+                                      << "; make 8xh100_calibrated.toml anew as its first lines say");
+    }
+}
+
 // Rings over more GPUs than were timed are predicted from those that were.
 BOOST_AUTO_TEST_CASE(a_host_of_eight_is_described_by_two_that_were_timed) {
     auto config = small_config("ringlab-calibrate-eight");

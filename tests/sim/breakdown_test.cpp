@@ -105,6 +105,8 @@ BOOST_AUTO_TEST_CASE(each_cause_saves_what_a_machine_without_it_takes_less) {
                                         << found.pass << ", without it " << without);
         }
         BOOST_TEST(std::accumulate(found.saved.begin(), found.saved.end(), found.shared()) == found.pass);
+        for (const auto part : {found.last.computing, found.last.transferring, found.last.waiting, found.launches()})
+            BOOST_TEST(part >= 0, scenario.describe());
     }
 }
 
@@ -176,6 +178,9 @@ BOOST_AUTO_TEST_CASE(what_hides_behind_something_else_is_shared) {
     BOOST_TEST(found.of(Cause::links) == pair.attend);
     BOOST_TEST(found.shared() == pair.attend);
     BOOST_TEST(found.of(Cause::ends) + found.of(Cause::issue) + found.of(Cause::memory) == 0);
+    BOOST_TEST(found.last.computing == 2 * pair.attend);
+    BOOST_TEST(found.last.transferring == pair.attend);
+    BOOST_TEST(found.last.waiting + found.launches() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_ends_last_has_waited_for_a_late_peer) {
@@ -187,9 +192,9 @@ BOOST_AUTO_TEST_CASE(a_rank_that_ends_last_has_waited_for_a_late_peer) {
     const auto played = simulate(*pair.schedule, pair.machine, options);
     BOOST_TEST(played.ranks[0].end == 8 * pair.attend);
     BOOST_TEST(played.ranks[1].end == 8 * pair.attend);
-    BOOST_TEST(break_down(*pair.schedule, pair.machine, options, played).late_peers == 4 * pair.attend);
+    BOOST_TEST(break_down(*pair.schedule, pair.machine, options, played).last.waiting == 4 * pair.attend);
     options.start = {};
-    BOOST_TEST(broken_down(*pair.schedule, pair.machine, options).late_peers == 0);
+    BOOST_TEST(broken_down(*pair.schedule, pair.machine, options).last.waiting == 0);
 }
 
 BOOST_AUTO_TEST_CASE(sms_without_a_work_tile_are_the_tail) {
@@ -216,7 +221,7 @@ BOOST_AUTO_TEST_CASE(work_beyond_the_mean_is_imbalance) {
     const auto found = broken_down(*scenario.schedule(), pair_machine(scenario), rate_options());
     BOOST_TEST(found.pass == 3 * n * n + n * (n + 1) / 2);
     BOOST_TEST(found.imbalance == 3 * n * n / 2);
-    BOOST_TEST(found.late_peers == 0);
+    BOOST_TEST(found.last.waiting == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_short_pull_is_not_said_to_be_bound_by_its_links) {

@@ -59,13 +59,15 @@ std::string hdf5_version() {
     return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-std::int64_t usable_cpus() {
+}  // namespace
+
+std::string processor_name() { return system_value("/proc/cpuinfo", "model name", ':'); }
+
+std::int64_t usable_processors() {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
     return sysconf(_SC_NPROCESSORS_ONLN);
 }
-
-}  // namespace
 
 void Provenance::set(const std::string& name, hdf5::Attribute value) {
     const auto found =
@@ -105,8 +107,8 @@ Provenance collect_provenance(int argc, const char* const* argv) {
                    fmt::format("{}.{}.{}", XTENSOR_VERSION_MAJOR, XTENSOR_VERSION_MINOR, XTENSOR_VERSION_PATCH));
     provenance.set("openblas", openblas_get_config());
     provenance.set("mpi", RINGLAB_MPI_LIBRARY);
-    provenance.set("cpu", system_value("/proc/cpuinfo", "model name", ':'));
-    provenance.set("cpu_count", usable_cpus());
+    provenance.set("cpu", processor_name());
+    provenance.set("cpu_count", usable_processors());
     provenance.set("memory_bytes", static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE));
     provenance.set("os", system_value("/etc/os-release", "PRETTY_NAME", '='));
     utsname system{};

@@ -2,6 +2,7 @@
 
 #include "experiments/record/hdf5/hdf5.hpp"
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -32,6 +33,12 @@ private:
 /// differ, or "unknown"), compiler, compiler_flags, build_type, versions of the libraries, cpu, cpu_count (those this
 /// process may use), memory_bytes, os, kernel, and variables of the environment that steer threads.
 Provenance collect_provenance(int argc, const char* const* argv);
+
+/// Name of this computer's processors, as the system gives it; "unknown" if it gives none.
+std::string processor_name();
+
+/// Number of processors that this process may use.
+std::int64_t usable_processors();
 
 /// "0.1.0 (commit 0123456789ab, GNU 12.2.0, Release)".
 std::string version_text();

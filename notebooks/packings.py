@@ -2,17 +2,17 @@
 packings."""
 
 # %% [markdown]
-# # Packed documents: balance over a thousand packings
-# Documents of real lengths, drawn anew for each packing and put one after another into a sequence. Each curve is a layout:
-# the share of packings whose balance, or time, is no larger than this. Balance is the largest rank's share over the mean.
+# # Packed documents: balance over many packings
+# Documents of real lengths, drawn anew for each packing (`experiments/packings.py`). Each curve is a layout: the share of
+# packings whose balance, or time, is no larger than this. Balance is the largest rank's share over the mean.
 
 # %%
 import numpy as np
 
 import figures
 
-arguments = figures.arguments(__doc__, "packings.h5", "packings_h200.h5", "packings_cpu.h5")
-runs = figures.read_runs(arguments.records, "packings")
+arguments = figures.arguments(__doc__, "packings.h5", "packings_planned.h5", "packings_cpu.h5")
+runs = figures.read_runs(arguments.records, "predict", "compare_layouts")
 
 
 # %%
@@ -22,46 +22,41 @@ def spread(axis, values, style, label):
     axis.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=style.color, label=label)
 
 
-def measured_panel(axis, run, machine, style):
-    """Processor time beside what was predicted for it, of the packings that were executed."""
-    measured = run.read("measured/forward/packing_balance")
-    predicted = run.read(f"predicted/{machine}/forward/packing_balance")[:len(measured)]
-    axis.plot(predicted, measured, style.marker, color=style.color, ms=2.5)
+def column(cases, name):
+    return np.array([run.attributes.get(name, np.nan) for run in cases])
 
 
 def draw(cases):
-    machines = cases[0].machines()
-    measured = "measured/forward/packing_balance" in cases[0]
-    figure, axes = figures.panels(1, 1 + len(machines) + measured, 2.4)
-    pairs, *others = axes[0]
-    fastest = {machine: np.min([run.read(f"predicted/{machine}/forward/packing_seconds") for run in cases], axis=0)
-               for machine in machines}
+    layouts = list(dict.fromkeys(run["layout"] for run in cases))
+    by_layout = {layout: cases.where(layout=layout) for layout in layouts}
+    machine = cases[0].machines()[0]
+    measured = "balance_measured_forward" in cases[0].attributes
+    figure, axes = figures.panels(1, 2 + measured, 2.4)
+    pairs, time, *beside = axes[0]
+    seconds = {layout: column(of, f"seconds_predicted_forward_{machine}") for layout, of in by_layout.items()}
+    fastest = np.min(list(seconds.values()), axis=0)
     styles = figures.layout_styles(cases)
-    for run in cases:
-        style = styles[run["layout"]]
-        balance = run.read("work/packing_balance")
-        spread(pairs, balance, style, run["layout"])
-        line = [f"pairs {balance.mean():.3f} (95 %: {np.percentile(balance, 95):.3f})"]
-        for axis, machine in zip(others, machines):
-            slower = run.read(f"predicted/{machine}/forward/packing_seconds") / fastest[machine]
-            spread(axis, slower, style, run["layout"])
-            line.append(f"{machine}: {slower.mean():.3f} of the fastest layout's time")
+    for layout, of in by_layout.items():
+        style, balance = styles[layout], column(of, "balance_cells")
+        spread(pairs, balance, style, layout)
+        spread(time, seconds[layout] / fastest, style, layout)
+        line = f"pairs {balance.mean():.3f} (95 %: {np.percentile(balance, 95):.3f}), " \
+               f"{np.mean(seconds[layout] / fastest):.3f} of the fastest layout's time"
         if measured:
-            measured_panel(others[-1], run, machines[0], style)
-            line.append(f"measured {run.read('measured/forward/packing_balance').mean():.3f}")
-        print(f"{run['layout']}, {run['tokens']} tokens: " + ", ".join(line))
+            found, predicted = (column(of, f"balance_{kind}_forward{of_machine}") for kind, of_machine in
+                                (("measured", ""), ("predicted", f"_{machine}")))
+            beside[0].plot(predicted, found, style.marker, color=style.color, ms=2.5)
+            line += f", measured {found.mean():.3f}, predicted {predicted.mean():.3f}"
+        print(f"{layout}, {of[0]['tokens']} tokens, {len(of)} packings: {line}")
     pairs.set(xlabel="balance in visible pairs", ylabel="share of packings", xlim=(0.98, 3))
-    for axis, machine in zip(others, machines):
-        axis.set(xlabel=f"time over the fastest layout's\npredicted: {machine}", xlim=(0.98, 2.5))
+    time.set(xlabel=f"time over the fastest layout's\npredicted: {machine}", xlim=(0.98, 2.5))
     if measured:
-        others[-1].axline((1, 1), slope=1, color="black", lw=0.6)
-        others[-1].set(xlabel=f"balance, predicted: {machines[0]}", ylabel="measured in processor time")
-    run = cases[0]
-    figure.suptitle(f"{run['packings']} packings of {run['tokens']} tokens over {run['ranks']} ranks, mask {run['mask']} "
-                    "and documents, forward")
-    figures.legend_below(figure, pairs.get_legend_handles_labels()[0], columns=len(cases))
+        beside[0].axline((1, 1), slope=1, color="black", lw=0.6)
+        beside[0].set(xlabel=f"balance, predicted: {machine}", ylabel="measured in processor time")
+    figure.suptitle(f"{len(cases) // len(layouts)} packings of {cases[0]['tokens']} tokens over {cases[0]['ranks']} ranks, forward")
+    figures.legend_below(figure, pairs.get_legend_handles_labels()[0], columns=len(layouts))
     return figure
 
 
-for label, cases in runs.groups("tokens", "ranks", "mask"):
+for label, cases in runs.groups("tokens", "ranks"):
     figures.save(draw(cases), arguments.figures, "packings", label)

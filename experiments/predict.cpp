@@ -8,7 +8,6 @@
 #include "experiments/main/run_main.hpp"
 #include "experiments/memory/memory.hpp"
 #include "experiments/options/values.hpp"
-#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/execution_traces.hpp"
 #include "experiments/prediction/predictor.hpp"

@@ -3,8 +3,8 @@
 #include "experiments/config/source.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/candidates.hpp"
-#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/causes.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/in_order.hpp"
 #include "layouts/basics/require.hpp"
 

@@ -1,8 +1,8 @@
 #include "experiments/planning/candidates.hpp"
 
 #include "experiments/config/planned.hpp"
-#include "experiments/prediction/bound.hpp"
 #include "experiments/prediction/machines.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/prediction/scored_rings.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"

@@ -8,6 +8,7 @@
 #include "sim/machine/machine.hpp"
 #include "sim/play/simulate.hpp"
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -115,5 +116,13 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
 
 /// The labels that choose a machine's and a pass's numbers in the datasets predicted/....
 Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass);
+
+/// Whether the mask packs documents, so that a layout can be better or worse than what is usual.
+bool packs_documents(const std::string& mask);
+
+/// Seconds of each pass below which no layout of the packing comes: its work, evenly shared by the ranks, if no
+/// document is cut and messages take no time. Simulates contiguous shards under `seen` without links.
+std::array<double, 2> least_seconds(Case which, const layouts::Problem& problem, const sim::Machine& machine,
+                                    sim::SimOptions options);
 
 }  // namespace ringlab::experiments

@@ -47,6 +47,12 @@ def test_ranks_that_call_with_other_arguments():
             here={"mask": "causal+documents:" + ",".join(["1"] * 49 + ["2", "13"])})
 
 
+def test_tokens_that_do_not_divide_are_told_what_python_can_do():
+    with pytest.raises(ringlab.Refused) as error:
+        shard(torch.zeros(1, 30, 1), layout="zigzag")
+    assert "a multiple of 4 (shard(pad=) fills up to 32)" in str(error.value), str(error.value)
+
+
 @pytest.mark.parametrize("message, change", [
     ("dropout_seed is given without dropout", {"dropout_seed": 3}),
     ("dropout_seed is 'three'; it must be an int or a tensor of one", {"dropout": 0.5, "dropout_seed": "three"}),

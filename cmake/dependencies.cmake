@@ -5,6 +5,9 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
+if(POLICY CMP0167)
+  cmake_policy(SET CMP0167 NEW)  # Boost describes itself; CMake 3.30 warns otherwise
+endif()
 if(RINGLAB_EXPERIMENTS)
   find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 endif()

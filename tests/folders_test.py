@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 
-from links_test import files_of
+from tree_files import files_of
 
 LAYERS = {
     "layouts": set(),

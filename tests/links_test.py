@@ -8,28 +8,16 @@ Links to other hosts are not followed. Every page of docs/ must be reachable fro
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import urllib.parse
 
-NOT_IN_THE_TREE = {".git", "build", "out", "__pycache__"}
+from tree_files import files_of
+
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1[^\n]*$", re.M | re.S)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+(?:\([^()\s]*\))?)\)")
 HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.M)
 DOCS = "docs/README.md"
-
-
-def files_of(root):
-    """Files that Git knows or would take; without Git all but what builds leave behind."""
-    listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"], text=True, capture_output=True)
-    if listed.returncode == 0 and listed.stdout:
-        return {file for file in listed.stdout.splitlines() if (root / file).is_file()}
-    found = set()
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if name not in NOT_IN_THE_TREE]
-        found.update((pathlib.Path(folder) / name).relative_to(root).as_posix() for name in names)
-    return found
 
 
 def anchors(text):

@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-from links_test import files_of
+from tree_files import files_of
 
 RESULTS = "experiments/results/"
 TEXTS = (".md", ".py", ".cpp", ".hpp", ".toml", ".sh", ".txt")

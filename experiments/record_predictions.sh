@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the records of predictions as they lie in experiments/results, but for packings_h200, published_cp_h100
+# Makes the records of predictions as they lie in experiments/results, but for published_cp_h100
 # and scores. tests/predictions_test.py compares the quick ones with today's model; after a change of the model
 # make all anew.
 #
@@ -44,9 +44,10 @@ makes suffix_predicted "$llama" --queries 0 64 --schedules ring all-gather merge
 makes published validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200
 makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
 makes ablation validate --measured all --without each
-makes packings_planned packings --lengths document_lengths_training --tokens 512Ki --ranks 64 --heads 64:8 --head-dim 128 \
-  --arithmetic bf16 --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 \
-  --packings 100 --measured-packings 0
+makes packings_planned packings.py --lengths document_lengths_training --tokens 524288 --ranks 64 --heads 64:8 --head-dim 128 \
+  --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 --packings 100 --span-ranks 0
+makes packings_cpu packings.py --program compare_layouts --packings 20 --tokens 8192 --ranks 8 --heads 1:1 --head-dim 64 --arithmetic fp32 \
+  --layouts contiguous zigzag striped:64 balanced --schedules ring --machines 2cpus_calibrated --repeats 1 --no-judge --input normal --span-ranks 0
 
 refuse() { echo "record_predictions.sh: $*" >&2; exit 2; }
 programs=../build/cpu/experiments output=results records=()
@@ -75,6 +76,10 @@ for record in "${records[@]}"; do
   printf '\n== %s\n' "$record"
   begin=$SECONDS
   read -r -d '' -a words <<<"${commands[$record]}" || true
-  "$programs/${words[0]}" "${words[@]:1}" --output "$output/$record.h5" --overwrite
+  if [[ ${words[0]} == *.py ]]; then
+    "./${words[0]}" "$output/$record.h5" --programs "$programs" "${words[@]:1}" --overwrite
+  else
+    "$programs/${words[0]}" "${words[@]:1}" --output "$output/$record.h5" --overwrite
+  fi
   printf '(%d s)\n' $((SECONDS - begin))
 done

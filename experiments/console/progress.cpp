@@ -34,7 +34,8 @@ Progress::~Progress() {
 void Progress::start(const std::string& run, double forecast_seconds) {
     if (quiet_) return;
     const std::lock_guard lock(mutex_);
-    run_ = run;
+    constexpr std::size_t longest = 100;  // a packing's name has all of its documents
+    run_ = run.size() <= longest ? run : run.substr(0, longest) + "...";
     forecast_seconds_ = forecast_seconds;
     run_begin_ = Clock::now();
     if (terminal_ || done_ == 0 || run_begin_ - last_line_ >= between_lines) show(run_begin_);

@@ -35,6 +35,10 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
       count_(options.passes ? *options.passes : own_count_),
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
+    if (options.memory.lent != Lent::nothing) {
+        blind_rows_ = layouts::blind_rows(forward.mask(), forward.block(forward.row_block(rank)));
+        unseen_keys_ = layouts::unseen_keys(forward.mask(), forward.layout().shard(rank));
+    }
     if (backward) require_supported(*backward);
     if (!options_.give_up_stream) options_.give_up_stream = own_give_up_stream_.emplace();
     std::size_t instructions = 0;
@@ -102,7 +106,8 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
 
 /// Additions of whole gradients at the end of a pass are made by the launch that rounds dk and dv.
 void Rank::find_rounded_adds(PassState& pass) const {
-    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given()) return;  // checks see sums
+    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given())
+        return;  // checks see sums
     const std::span code(pass.program->code.data(), pass.program->operations);
     const auto is_rounded = [&](const layouts::Instruction& instruction) {
         const auto& op = instruction.op;

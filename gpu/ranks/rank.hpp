@@ -188,10 +188,11 @@ private:
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;
     std::vector<std::shared_ptr<const KeyPositions>> key_positions_;
     std::optional<FiniteCheck> finite_;
-    std::unique_ptr<LatentProducts> latent_;             // where there is one
-    std::optional<DeviceBuffer> positions_;              // of own tokens, by which they are rotated
-    std::optional<DeviceBuffer> row_positions_;          // of own rows, where not all tokens have one
-    std::optional<DeviceBuffer> sinks_, sink_gradient_;  // by query head, if there are sinks
+    std::unique_ptr<LatentProducts> latent_;                   // where there is one
+    std::optional<DeviceBuffer> positions_;                    // of own tokens, by which they are rotated
+    std::optional<DeviceBuffer> row_positions_;                // of own rows, where not all tokens have one
+    std::vector<layouts::Interval> blind_rows_, unseen_keys_;  // read as 0, whatever callers have there
+    std::optional<DeviceBuffer> sinks_, sink_gradient_;        // by query head, if there are sinks
 };
 
 }  // namespace ringlab::gpu

@@ -35,10 +35,6 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
       count_(options.passes ? *options.passes : own_count_),
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
-    if (options.memory.lent != Lent::nothing) {
-        blind_rows_ = layouts::blind_rows(forward.mask(), forward.block(forward.row_block(rank)));
-        unseen_keys_ = layouts::unseen_keys(forward.mask(), forward.layout().shard(rank));
-    }
     if (backward) require_supported(*backward);
     if (!options_.give_up_stream) options_.give_up_stream = own_give_up_stream_.emplace();
     std::size_t instructions = 0;
@@ -54,6 +50,18 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
         sinks_ = uploaded(std::vector<float>(sinks.begin(), sinks.end()), *options_.tables);
         sink_gradient_ = uploaded(std::vector<float>(sinks.size()), *options_.tables);
         memory_use_.work += 2 * static_cast<std::int64_t>(sinks.size() * sizeof(float));
+    }
+    const auto indices = [&](const std::vector<layouts::Interval>& ranges) {
+        std::vector<std::int32_t> tokens;
+        for (const auto& range : ranges)
+            for (auto token = range.begin; token < range.end; ++token)
+                tokens.push_back(static_cast<std::int32_t>(token));
+        memory_use_.work += static_cast<std::int64_t>(tokens.size() * sizeof(std::int32_t));
+        return uploaded(tokens, *options_.tables);
+    };
+    if (options.memory.lent != Lent::nothing) {
+        blind_rows_ = indices(layouts::blind_rows(forward.mask(), forward.block(forward.row_block(rank))));
+        unseen_keys_ = indices(layouts::unseen_keys(forward.mask(), forward.layout().shard(rank)));
     }
     if (!problem_.rotary.rotates()) return;
     const auto upload = [&](const std::vector<std::int64_t>& tokens) {
@@ -106,8 +114,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
 
 /// Additions of whole gradients at the end of a pass are made by the launch that rounds dk and dv.
 void Rank::find_rounded_adds(PassState& pass) const {
-    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given())
-        return;  // checks see sums
+    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given()) return;  // checks see sums
     const std::span code(pass.program->code.data(), pass.program->operations);
     const auto is_rounded = [&](const layouts::Instruction& instruction) {
         const auto& op = instruction.op;

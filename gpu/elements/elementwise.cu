@@ -46,6 +46,19 @@ __global__ void fill_kernel(Extent extent, RowView rows, float value) {
         rows.data[element(extent, rows.strides, i)] = value;
 }
 
+/// `extent` is that of the tokens that are set to 0.
+__global__ void clear_kernel(Extent extent, View tensor, const std::int32_t* tokens) {
+    const auto count = extent.batch * extent.tokens * extent.heads * extent.dim;
+    for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads) {
+        const auto place = i / extent.dim / extent.heads % extent.tokens;
+        const auto index = element(extent, tensor.strides, i) + (tokens[place] - place) * tensor.strides.token;
+        if (tensor.dtype == DType::fp32)
+            static_cast<float*>(tensor.data)[index] = 0;
+        else
+            static_cast<std::uint16_t*>(tensor.data)[index] = 0;
+    }
+}
+
 /// The finaliser of splitmix64: well mixed bits of a counter.
 __device__ std::uint64_t mixed(std::uint64_t x) {
     x += 0x9e3779b97f4a7c15;
@@ -91,6 +104,15 @@ void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStrea
     if (count == 0) return;
     fill_kernel<<<blocks_for(count), threads, 0, stream>>>(one, rows, value);
     RINGLAB_CUDA_LAUNCHED("fill_kernel");
+}
+
+void clear_tokens(const Extent& extent, const View& tensor, const std::int32_t* tokens, std::int64_t count,
+                  cudaStream_t stream) {
+    const Extent cleared{extent.batch, count, extent.heads, extent.dim};
+    const auto elements = cleared.batch * cleared.tokens * cleared.heads * cleared.dim;
+    if (elements == 0) return;
+    clear_kernel<<<blocks_for(elements), threads, 0, stream>>>(cleared, tensor, tokens);
+    RINGLAB_CUDA_LAUNCHED("clear_kernel");
 }
 
 }  // namespace ringlab::gpu

@@ -91,6 +91,7 @@ Geometry geometry_of(const AttendShape& shape, const RowBounds& rows, std::int64
             .group = static_cast<int>(shape.query_heads_per_kv_head),
             .query_tokens = static_cast<int>(rows.tokens()),
             .key_tokens = static_cast<int>(key_tokens),
+            .seeing_tokens = static_cast<int>(rows.seeing_tokens()),
             .row_bounds = reinterpret_cast<const int4*>(rows.device()),
             .key_positions = key_positions};
 }

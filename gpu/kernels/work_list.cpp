@@ -104,8 +104,10 @@ std::int64_t count_tokens(std::span<const Run> runs) {
 }
 
 RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries, DeviceMemory& memory)
-    : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)) {
+    : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)), seeing_tokens_(tokens_) {
     require_small_enough(mask);
+    if (const auto blind = layouts::blind_rows(mask, queries); !blind.empty() && blind.back().end == tokens_)
+        seeing_tokens_ = blind.back().begin;
     std::vector<std::array<std::int32_t, 4>> bounds(static_cast<std::size_t>(tokens_ + padding));
     auto next = bounds.begin();
     const auto* segment = &mask.segments().front();
@@ -116,7 +118,7 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries, DeviceMemor
             if (!row.earlier.empty())
                 fail(
                     "mask {}: row {} sees keys {} to {} and {} to {}, and none between; kernels of GPUs know one "
-                    "interval of keys and the first keys: say --backend cpu, or leave out one of the joined masks",
+                    "interval of keys and the first keys: compute on CPUs, or leave out one of the joined masks",
                     mask.name(), run.at(i), row.earlier.back().begin, row.earlier.back().end - 1, row.begin,
                     row.end - 1);
             *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),

@@ -26,6 +26,7 @@ public:
               DeviceMemory& memory = DeviceMemory::plain());
 
     std::int64_t tokens() const { return tokens_; }
+    std::int64_t seeing_tokens() const { return seeing_tokens_; }  ///< up to the last row that sees something
     std::span<const layouts::Run> runs() const { return runs_; }
 
     /// (begin, end, sink, position) per row, followed by rows that see nothing up to whole tiles. A row sees the keys
@@ -34,7 +35,7 @@ public:
 
 private:
     std::vector<layouts::Run> runs_;
-    std::int64_t tokens_ = 0;
+    std::int64_t tokens_ = 0, seeing_tokens_;
     DeviceBuffer device_;
 };
 

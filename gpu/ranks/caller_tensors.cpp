@@ -1,5 +1,6 @@
 #include "gpu/ranks/caller_tensors.hpp"
 
+#include "gpu/elements/elementwise.hpp"
 #include "gpu/ranks/rank.hpp"
 
 #include <algorithm>
@@ -43,9 +44,11 @@ std::size_t Rank::local_bytes(Pass which) const {
 void Rank::take(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
     const bool lends_rows = options_.memory.lent == Lent::rounded_and_rows, backward = which == Pass::backward;
     std::vector<Conversion> copies;
+    std::vector<std::pair<Field, const DeviceBuffer*>> unused;
     const auto copy = [&](Pool pool, std::size_t field, const ConstView& from) {
         const auto to = memory_.field(which, memory_.own(pool), field);
         if (to.extent.tokens > 0) copies.push_back({to.extent, memory_.view(to), from});
+        if (pool != Pool::output) unused.push_back({to, of_rows(pool) ? &blind_rows_ : &unseen_keys_});
     };
     const auto take_rows = [&](Pool pool, std::size_t field, const ConstView& from, bool is_input = true) {
         if (lends_rows)
@@ -68,6 +71,9 @@ void Rank::take(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
         memory_.lend_rounded(Pool::output, FieldOf::o, tensors.o);
     }
     convert(copies, stream);
+    for (const auto& [field, tokens] : unused)
+        clear_tokens(field.extent, memory_.view(field), tokens->as<const std::int32_t>(),
+                     static_cast<std::int64_t>(tokens->bytes() / sizeof(std::int32_t)), stream);
     if (sinks_)
         RINGLAB_CUDA(cudaMemcpyAsync(sinks_->data(), tensors.sinks, sinks_->bytes(), cudaMemcpyDeviceToDevice, stream));
 }

@@ -51,6 +51,18 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
         sink_gradient_ = uploaded(std::vector<float>(sinks.size()), *options_.tables);
         memory_use_.work += 2 * static_cast<std::int64_t>(sinks.size() * sizeof(float));
     }
+    const auto indices = [&](const std::vector<layouts::Interval>& ranges) {
+        std::vector<std::int32_t> tokens;
+        for (const auto& range : ranges)
+            for (auto token = range.begin; token < range.end; ++token)
+                tokens.push_back(static_cast<std::int32_t>(token));
+        memory_use_.work += static_cast<std::int64_t>(tokens.size() * sizeof(std::int32_t));
+        return uploaded(tokens, *options_.tables);
+    };
+    if (options.memory.lent != Lent::nothing) {
+        blind_rows_ = indices(layouts::blind_rows(forward.mask(), forward.block(forward.row_block(rank))));
+        unseen_keys_ = indices(layouts::unseen_keys(forward.mask(), forward.layout().shard(rank)));
+    }
     if (!problem_.rotary.rotates()) return;
     const auto upload = [&](const std::vector<std::int64_t>& tokens) {
         const auto positions = rotary_positions(problem_.rotary, forward.mask(), tokens);

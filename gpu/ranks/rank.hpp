@@ -91,7 +91,9 @@ public:
     RankOutputs download() const;
 
     /// Before and after a pass, if the caller lends tensors (MapOptions::lent). take() uses what the caller gives where
-    /// it lies or, where peers read it, copies it. give_back() copies results that are not there yet. In stream order.
+    /// it lies or, where peers read it, copies it; rows that see nothing and keys that no row sees, such as padding,
+    /// become 0 in the copies, because 0 times NaN would be NaN. give_back() copies results that are not there yet. In
+    /// stream order.
     void take(layouts::Pass pass, const CallerTensors& tensors, cudaStream_t stream);
     void give_back(layouts::Pass pass, const CallerTensors& tensors, cudaStream_t stream);
 
@@ -191,6 +193,7 @@ private:
     std::unique_ptr<LatentProducts> latent_;             // where there is one
     std::optional<DeviceBuffer> positions_;              // of own tokens, by which they are rotated
     std::optional<DeviceBuffer> row_positions_;          // of own rows, where not all tokens have one
+    DeviceBuffer blind_rows_, unseen_keys_;              // indices of own tokens that are read as 0, see take()
     std::optional<DeviceBuffer> sinks_, sink_gradient_;  // by query head, if there are sinks
 };
 

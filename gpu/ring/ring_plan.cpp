@@ -19,6 +19,17 @@ bool messages_carry_rows(const std::vector<layouts::Program>& programs) {
     return false;
 }
 
+/// Whether rows that see nothing, such as padding, come last on every rank. Kernels then leave them out of tensors that
+/// they read in place.
+bool blind_rows_come_last(const layouts::Schedule& schedule) {
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+        const auto rows = schedule.block(schedule.row_block(rank));
+        const auto blind = layouts::blind_rows(schedule.mask(), rows);
+        if (blind.size() > 1 || (blind.size() == 1 && blind.front().end < count_tokens(rows))) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 RingPlan::RingPlan(const Ring& ring, std::unique_ptr<const layouts::Schedule> forward,
@@ -33,7 +44,7 @@ RingPlan::RingPlan(const Ring& ring, std::unique_ptr<const layouts::Schedule> fo
     layouts::require_same_problem(schedule(Pass::forward), schedule(Pass::backward));
     for (const auto& schedule : schedules_)
         programs_.push_back(program_of(*schedule, {.ring = ranks}, ring.exchange.hosts()));
-    rows_travel_ = messages_carry_rows(programs_);
+    lends_rows_ = !messages_carry_rows(programs_) && blind_rows_come_last(schedule(Pass::forward));
     const auto& p = schedule(Pass::forward).problem();
     const auto& mask = schedule(Pass::forward).mask().name();
     for (const auto pass : {Pass::forward, Pass::backward})
@@ -48,7 +59,7 @@ MapOptions RingPlan::map_options() const {
     return {.round_results = true,
             .output_arrives = output_arrives(programs_.front()),
             .arrival_flags = ring_.exchange.flags_for(gpu::arrival_flags(programs_)),
-            .lent = rows_travel_ ? Lent::rounded : Lent::rounded_and_rows};
+            .lent = lends_rows_ ? Lent::rounded_and_rows : Lent::rounded};
 }
 
 RingExchange::Needs RingPlan::needs() const {

@@ -64,8 +64,8 @@ private:
     std::array<std::unique_ptr<const layouts::Schedule>, 2> schedules_;  // by pass
     std::vector<layouts::Program> programs_;                             // by pass
     std::array<std::string, 2> kernels_;                                 // by pass
-    bool rows_travel_ = false;                                           // in messages
-    int generation_ = 0;  // of the exchange memory, for which everything below is
+    bool lends_rows_ = false;  // callers' tensors of rows are read and written in place, see Lent
+    int generation_ = 0;       // of the exchange memory, for which everything below is
     std::unique_ptr<PlanTables> tables_;
     std::unique_ptr<Rank> work_;
     std::unique_ptr<Issuer> issuer_;

@@ -15,9 +15,11 @@ std::int64_t parse_count(std::string_view text, std::string_view what, std::int6
 
 std::vector<std::int64_t> parse_lengths(std::string_view text, std::string_view what) {
     constexpr std::int64_t most_lengths = std::int64_t{1} << 24;
-    std::string from_file;
+    std::string from_file, of_file;
     if (!text.empty() && text.front() == '@') {
         from_file = read_text(text.substr(1), fmt::format("{} from file", what));
+        of_file = fmt::format("{} from file '{}'", what, text.substr(1));
+        what = of_file;
         text = from_file;
     }
     constexpr std::string_view separators = ", \t\r\n";

@@ -126,10 +126,9 @@ namespace {
 Layout make_layout_of(const std::string& spec, std::int64_t tokens, const Mask* mask, int ranks) {
     const auto granularity = layout_granularity(spec, ranks);
     require(tokens > 0 && tokens <= std::int64_t{1} << 31, "tokens is {}; a layout spreads 1 to 2^31 tokens", tokens);
-    require(
-        tokens % granularity == 0,
-        "{} tokens do not divide into layout {} over {} ranks: they must be a multiple of {} (--pad rounds up to {})",
-        tokens, spec, ranks, granularity, (tokens + granularity - 1) / granularity * granularity);
+    require(tokens % granularity == 0,
+            "{} tokens do not divide into layout {} over {} ranks: they must be a multiple of {}; pad them to {}",
+            tokens, spec, ranks, granularity, (tokens + granularity - 1) / granularity * granularity);
     const auto parsed = Spec::parse(spec);
     const auto& factory = layouts().find(parsed.name).factory;
     require(factory.make || mask,

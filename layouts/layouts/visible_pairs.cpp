@@ -1,6 +1,7 @@
 #include "layouts/layouts/visible_pairs.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace ringlab::layouts {
@@ -257,6 +258,31 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
             }
         }
     return merged(std::move(local), std::max<std::int64_t>(1, gap));
+}
+
+std::vector<Interval> blind_rows(const Mask& mask, std::span<const Run> queries) {
+    std::vector<Interval> blind;
+    std::int64_t local = 0;
+    for (const auto& run : queries)
+        for_each_piece(mask, run, [&](const MaskSegment& segment, const Run& rows) {
+            // All rows of a segment see something, or none does.
+            if (segment.at(rows.first) == RowKeys{}) blind.push_back({local, local + rows.count});
+            local += rows.count;
+            return true;
+        });
+    return merged(std::move(blind), 1);
+}
+
+std::vector<Interval> unseen_keys(const Mask& mask, std::span<const Run> keys) {
+    std::vector<Interval> unseen;
+    std::int64_t count = 0, from = 0;
+    for (const auto& run : keys) count += run.count;
+    for (const auto& seen : seen_keys(mask, std::array{Run{0, 1, mask.tokens()}}, keys, 1)) {
+        unseen.push_back({from, seen.begin});
+        from = seen.end;
+    }
+    unseen.push_back({from, count});
+    return merged(std::move(unseen), 1);
 }
 
 RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t begin, std::int64_t end) {

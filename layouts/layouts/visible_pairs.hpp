@@ -45,6 +45,11 @@ std::vector<Interval> merged(std::vector<Interval> intervals, std::int64_t gap);
 std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
                                 std::int64_t gap);
 
+/// The rows that see nothing, and the keys that no row sees, as sorted ranges in the local order of a shard. Padding is
+/// among them.
+std::vector<Interval> blind_rows(const Mask& mask, std::span<const Run> queries);
+std::vector<Interval> unseen_keys(const Mask& mask, std::span<const Run> keys);
+
 /// What a kernel has to do for a tile of rows x keys: nothing, test each element against the mask, or compute all of
 /// it.
 enum class TileKind { empty, partial, full };

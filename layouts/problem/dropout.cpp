@@ -28,11 +28,10 @@ DropoutDraw dropout_draw(const Dropout& dropout) {
 
 void validate(const Dropout& dropout) {
     require(dropout.probability >= 0 && dropout.probability < 1,
-            "the probability of dropout is {}; it must be from 0, for none, to below 1 (--dropout)",
-            dropout.probability);
+            "the probability of dropout is {}; it must be from 0, for none, to below 1", dropout.probability);
     require(!dropout.drops() || (dropout.rate() > 0 && dropout.rate() < 1),
             "the probability of dropout is {}; pairs are dropped at a multiple of 2^-16, so it must be 0 or from 2^-17 "
-            "to below 1 - 2^-17 (--dropout)",
+            "to below 1 - 2^-17",
             dropout.probability);
 }
 

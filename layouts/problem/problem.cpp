@@ -95,7 +95,7 @@ void Problem::validate() const {
     require(tokens <= (std::int64_t{1} << 31),
             "tokens is {}; at most 2^31 are supported (pairs are counted in 64 bits)", tokens);
     require(query_heads > 0 && kv_heads > 0, "heads are {}:{}; both must be at least 1", query_heads, kv_heads);
-    require(query_heads <= most_heads && kv_heads <= most_heads, "heads are {}:{}; at most {} are supported (--heads)",
+    require(query_heads <= most_heads && kv_heads <= most_heads, "heads are {}:{}; at most {} are supported",
             query_heads, kv_heads, most_heads);
     require(query_heads % kv_heads == 0,
             "{} query heads do not share {} kv heads evenly; query heads must be a multiple of kv heads", query_heads,
@@ -103,11 +103,10 @@ void Problem::validate() const {
     require(head_dim > 0 && value_dim > 0, "head and value dims are {} and {}; both must be at least 1", head_dim,
             value_dim);
     require(head_dim <= most_dims && value_dim <= most_dims,
-            "head and value dims are {} and {}; at most {} are supported (--head-dim, --value-dim)", head_dim,
-            value_dim, most_dims);
+            "head and value dims are {} and {}; at most {} are supported", head_dim, value_dim, most_dims);
     require(tensor_bytes(*this, bytes_of(DType::fp64)).value_or(most_bytes) < most_bytes,
             "batch {} of {} tokens with {}:{} heads of {} and {} makes tensors of more than 2^58 bytes; give a smaller "
-            "--batch, --tokens, --heads or --head-dim",
+            "batch, fewer tokens or heads, or smaller dims",
             batch, tokens, query_heads, kv_heads, head_dim, value_dim);
     std::int64_t previous_end = 0;
     for (const auto& rows : queries) {
@@ -116,13 +115,13 @@ void Problem::validate() const {
                 rows.begin, rows.end, tokens);
         previous_end = rows.end;
     }
-    require(std::isfinite(scale), "scale is {}; it must be finite (0 for 1/sqrt(head_dim))", scale);
-    require(std::isfinite(soft_cap) && soft_cap >= 0, "soft-cap is {}; it must be positive, or 0 for none", soft_cap);
+    require(std::isfinite(scale), "scale is {}; it must be finite", scale);
+    require(std::isfinite(soft_cap) && soft_cap >= 0, "soft cap is {}; it must be positive, or 0 for none", soft_cap);
     require(sinks.empty() || static_cast<std::int64_t>(sinks.size()) == query_heads,
-            "there are {} sink logits for {} query heads; give one for each head, or none (--sinks)", sinks.size(),
-            query_heads);
+            "there are {} sink logits for {} query heads; give one for each head, or none", sinks.size(), query_heads);
     for (const double sink : sinks)
-        require(std::isfinite(sink), "a sink logit is {}; it must be finite (--sinks)", sink);
+        require(sink < std::numeric_limits<double>::infinity(),
+                "a sink logit is {}; it must be a number, or -inf for a head without a sink", sink);
     layouts::validate(dropout);
     if (rotary.rotates()) rotary_table(rotary, head_dim);
     if (!latent.is_given()) return;

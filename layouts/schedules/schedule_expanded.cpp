@@ -51,7 +51,7 @@ const ScheduleRegistration registered_expanded(
     {"expanded:ring"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent, as --latent 512+64",
+        require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent",
                 arguments.empty() ? "SCHEDULE" : arguments);
         require(!arguments.empty() && Spec::parse(arguments).name != expanded_schedule_name,
                 "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");

@@ -314,7 +314,7 @@ private:
             const auto sink = static_cast<Real>(problem_.sinks[size(head)]);
             for (std::int64_t row = 0; row < o.rows; ++row) {
                 auto& lse = lses[size(row)];
-                const Real with = lse_with_sink(lse, sink), share = std::exp(lse - with);
+                const Real with = lse_with_sink(lse, sink), share = share_beside_sink(lse, with);
                 for (std::int64_t d = 0; d < o.columns; ++d) o.row(row)[d] *= share;
                 lse = with;
             }
@@ -333,7 +333,7 @@ private:
             const auto deltas = slots_.vector(dout, head, b, delta_field);
             const auto sink = static_cast<Real>(problem_.sinks[size(head)]);
             for (std::size_t row = 0; row < lses.size(); ++row)
-                gradient[size(head)] -= static_cast<double>(std::exp(sink - lses[row]) * deltas[row]);
+                gradient[size(head)] -= static_cast<double>(share_of_sink(sink, lses[row]) * deltas[row]);
         });
         return gradient;
     }
@@ -353,10 +353,12 @@ private:
         });
     }
 
+    /// delta = dout.o. A row that sees nothing has o = 0 and delta 0, whatever is in its dout.
     static void set_delta(const MatrixView<Real>& dout, const MatrixView<Real>& o, std::span<Real> delta) {
         for (std::int64_t row = 0; row < dout.rows; ++row) {
             Real sum = 0;
-            for (std::int64_t d = 0; d < dout.columns; ++d) sum += dout.row(row)[d] * o.row(row)[d];
+            for (std::int64_t d = 0; d < dout.columns; ++d)
+                if (o.row(row)[d] != 0) sum += dout.row(row)[d] * o.row(row)[d];
             delta[size(row)] = sum;
         }
     }

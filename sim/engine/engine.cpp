@@ -152,7 +152,7 @@ bool Engine::next(std::uint32_t& tag) {
             ends.time != never,
             "the simulation stands still: {} activities have no share of a resource, or one so small that they "
             "would run for more than 106 days, the longest that a timeline can hold; if the case is that large, use "
-            "smaller --tokens, or a faster machine",
+            "fewer tokens, or a faster machine",
             queue_.size());
         break;
     }

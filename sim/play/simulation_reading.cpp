@@ -64,7 +64,7 @@ void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const O
         case OpKind::attend:
             require(
                 !__builtin_add_overflow(totals.pair_count, layouts::pairs_of(op, query_heads()), &totals.pair_count),
-                "rank {} has more than 2^63 visible pairs; give fewer --tokens", id);
+                "rank {} has more than 2^63 visible pairs; give fewer tokens", id);
             if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.computed_flop(op);
             [[fallthrough]];
         case OpKind::merge:

@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(a_device_with_little_shared_memory_uses_the_next_class_of_d
 BOOST_AUTO_TEST_CASE(a_kernel_that_does_not_fit_is_refused_with_one_line) {
     BOOST_TEST(gpu::portable::refusal(gpu::portable::Kernel::backward, 256, 256, 99 << 10) ==
                "the portable backward kernel for head and value dims 256/256 needs 144.5 KiB of shared memory per "
-               "thread block, and this device has 99 KiB: dims of at most 64/64 or 192/128 fit; or say --backend cpu");
+               "thread block, and this device has 99 KiB: dims of at most 64/64 or 192/128 fit; or compute on CPUs");
 }
 
 BOOST_AUTO_TEST_CASE(hopper_kernels_take_dims_that_fill_16_bytes) {

@@ -51,13 +51,11 @@ std::ostream& operator<<(std::ostream& out, const BadLayout& c) { return out << 
 
 const std::vector<BadLayout> bad_layouts{
     {"contiguous", 10, 4,
-     "10 tokens do not divide into layout contiguous over 4 ranks: they must be a multiple of 4 (--pad rounds up to "
-     "12)"},
+     "10 tokens do not divide into layout contiguous over 4 ranks: they must be a multiple of 4; pad them to 12"},
     {"zigzag", 20, 4,
-     "20 tokens do not divide into layout zigzag over 4 ranks: they must be a multiple of 8 (--pad rounds up to 24)"},
+     "20 tokens do not divide into layout zigzag over 4 ranks: they must be a multiple of 8; pad them to 24"},
     {"striped:16", 100, 4,
-     "100 tokens do not divide into layout striped:16 over 4 ranks: they must be a multiple of 64 (--pad rounds up to "
-     "128)"},
+     "100 tokens do not divide into layout striped:16 over 4 ranks: they must be a multiple of 64; pad them to 128"},
     {"contiguous", 0, 4, "tokens is 0; a layout spreads 1 to 2^31 tokens"},
     {"contiguous", -8, 4, "tokens is -8; a layout spreads 1 to 2^31 tokens"},
     {"contiguous", std::numeric_limits<std::int64_t>::max(), 4,
@@ -91,6 +89,7 @@ const std::vector<BadPermutation> bad_permutations{
     {"0 1 2 4", "holds position 4 as number 4; it must be a permutation of 0..3"},
     {"3 1 2 1", "holds position 1 twice; it must be a permutation of 0..3"},
     {"2 2 2 2", "holds position 2 twice; it must be a permutation of 0..3"},
+    {"0 1 2\n\n3\n", "has lines of 3, 1 positions for 2 ranks; every rank owns 2"},
 };
 
 Shards shards_of(const Layout& layout) {
@@ -156,7 +155,7 @@ BOOST_DATA_TEST_CASE(sizes_and_specs_that_do_not_fit_are_explained, data::make(b
 }
 
 BOOST_AUTO_TEST_CASE(a_permutation_file_deals_positions_in_its_order) {
-    const TextFile file("5 4\n3 0\t1 2 ");
+    const TextFile file("5 4\n3 0\t1\n 2 ");
     const auto layout = make_layout("file:" + file.path(), 6, 2);
     BOOST_CHECK((shards_of(layout) == Shards{{5, 4, 3}, {0, 1, 2}}));
     BOOST_TEST(layout.name() == "file:" + file.path());
@@ -333,8 +332,7 @@ BOOST_AUTO_TEST_CASE(balanced_wants_a_mask_and_chunks) {
                "the number of chunks of a rank is '0'; it must be a whole number of at least 1");
     BOOST_TEST(
         error_of([&] { make_layout("balanced", mask, 4); }) ==
-        "100 tokens do not divide into layout balanced over 4 ranks: they must be a multiple of 64 (--pad rounds up "
-        "to 128)");
+        "100 tokens do not divide into layout balanced over 4 ranks: they must be a multiple of 64; pad them to 128");
     BOOST_TEST(error_of([&] { make_layout("balanced:16777216", mask, 4); }) ==
                "16777216 chunks for each of 4 ranks are too many; at most 16777216 in all");
 }

@@ -138,6 +138,16 @@ BOOST_AUTO_TEST_CASE(pairs_and_keys_of_shards_are_counted_as_the_oracle_sees_the
             lost += !travels && count_seen(oracle, rows, {keys[i]}) > 0;
         }
         BOOST_TEST(lost == 0, what());
+        // All rows but padding see themselves.
+        std::int64_t wrong = 0;
+        for (const auto& [shard, ranges] :
+             {std::pair(rows, blind_rows(mask, row_runs)), {keys, unseen_keys(mask, key_runs)}})
+            for (std::size_t i = 0; i < shard.size(); ++i) {
+                const auto place = static_cast<std::int64_t>(i);
+                wrong += oracle.is_padding(shard[i]) !=
+                         std::ranges::any_of(ranges, [&](const Interval& part) { return part.contains(place); });
+            }
+        BOOST_TEST(wrong == 0, what());
     });
 }
 

@@ -193,7 +193,9 @@ BOOST_DATA_TEST_CASE(bad_lengths_are_quoted, data::make(bad_lengths)) {
 
 BOOST_AUTO_TEST_CASE(a_file_does_not_name_another_file) {
     const TextFile file("@" + TextFile("1").path());
-    BOOST_TEST(error_of([&] { parse_lengths("@" + file.path(), "lengths"); }).starts_with("lengths is '@"));
+    BOOST_TEST(error_of([&] {
+                   parse_lengths("@" + file.path(), "lengths");
+               }).starts_with("lengths from file '" + file.path() + "' is '@"));
 }
 
 BOOST_AUTO_TEST_CASE(an_error_is_one_line_whatever_it_quotes) {

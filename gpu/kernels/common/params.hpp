@@ -44,6 +44,7 @@ struct Items {
 struct Geometry {
     int batch, query_heads, group;  // group: query heads per kv head
     int query_tokens, key_tokens;
+    int seeing_tokens;  // rows from here on see nothing: backward kernels read their q and dout as 0
     const int4* row_bounds;    // of each row: see RowBounds::device()
     const int* key_positions;  // global, of each key: see KeyPositions::device()
 };

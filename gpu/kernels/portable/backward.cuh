@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
 
     const auto load_queries = [&](int stage, int head, int tile) {
         load_tile<Config::rows, Config::head, threads>(base + Shared::q + stage * Shared::q_bytes,
-                                                       head_rows<T>(params.q, batch, head, geometry.query_tokens),
+                                                       head_rows<T>(params.q, batch, head, geometry.seeing_tokens),
                                                        tile * Config::rows);
         load_tile<Config::rows, Config::value, threads>(base + Shared::dout + stage * Shared::dout_bytes,
-                                                        head_rows<T>(params.dout, batch, head, geometry.query_tokens),
+                                                        head_rows<T>(params.dout, batch, head, geometry.seeing_tokens),
                                                         tile * Config::rows);
     };
     const auto load_statistics = [&](int head, int tile) {

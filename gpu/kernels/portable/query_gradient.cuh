@@ -38,9 +38,9 @@ __global__ void __launch_bounds__(QueryGradientConfig<dims>::warps * 32, QueryGr
 
     int entry = params.query_work.entries[item.y];
     load_tile<Config::rows, Config::head, threads>(
-        base + Shared::q, head_rows<T>(params.q, batch, head, geometry.query_tokens), item.x * Config::rows);
+        base + Shared::q, head_rows<T>(params.q, batch, head, geometry.seeing_tokens), item.x * Config::rows);
     load_tile<Config::rows, Config::value, threads>(
-        base + Shared::dout, head_rows<T>(params.dout, batch, head, geometry.query_tokens), item.x * Config::rows);
+        base + Shared::dout, head_rows<T>(params.dout, batch, head, geometry.seeing_tokens), item.x * Config::rows);
     load_keys(0, entry >> 1);
     commit_copies();
 

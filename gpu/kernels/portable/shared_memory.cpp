@@ -43,7 +43,7 @@ std::string refusal(Kernel kernel, std::int64_t head_dim, std::int64_t value_dim
             fitting += fmt::format("{}{}/{}", fitting.empty() ? "" : " or ", dims[i].head, dims[i].value);
     return fmt::format(
         "the portable {} kernel for head and value dims {}/{} needs {:.1f} KiB of shared memory per thread block, and "
-        "this device has {:.0f} KiB: dims of at most {} fit; or say --backend cpu",
+        "this device has {:.0f} KiB: dims of at most {} fit; or compute on CPUs",
         to_string(kernel), head_dim, value_dim, shared_bytes(kernel, dim_class(head_dim, value_dim)) / kibibyte,
         most_shared_bytes / kibibyte, fitting.empty() ? "no size" : fitting);
 }

@@ -68,6 +68,9 @@ __device__ void write_statistics(const StatisticsParams& params, const Row& row,
         make_float2(lse == minus_infinity() ? -minus_infinity() : lse * log2_e, delta);
 }
 
+/// What an element adds to delta. A row that sees nothing has o = 0, and delta = 0 whatever is in its dout.
+__device__ float part_of_delta(float o, float dout) { return o == 0 ? 0.0f : o * dout; }
+
 template <int lanes = 32>
 __device__ float sum_over_lanes(float x) {
     for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const __grid_
             load_pair(params.o, row_index(params.o.strides, row.batch, row.token, row.head) + column, count);
         const float2 dout =
             load_pair(params.dout, row_index(params.dout.strides, row.batch, row.token, row.head) + column, count);
-        delta += o.x * dout.x + o.y * dout.y;
+        delta += part_of_delta(o.x, dout.x) + part_of_delta(o.y, dout.y);
     });
     delta = sum_over_lanes(delta);
     if (is_row_leader()) write_statistics(params, row, value_of(params.lse, row.batch, row.token, row.head), delta);
@@ -177,7 +180,8 @@ __global__ void __launch_bounds__(block_threads)
         }
 #pragma unroll
         for (int i = 0; i < rows_at_once; ++i)
-            delta[i] += x[i].x * y[i].x + x[i].y * y[i].y + (x[i].z * y[i].z + x[i].w * y[i].w);
+            delta[i] += part_of_delta(x[i].x, y[i].x) + part_of_delta(x[i].y, y[i].y) +
+                        (part_of_delta(x[i].z, y[i].z) + part_of_delta(x[i].w, y[i].w));
     }
     float own_delta = 0;
 #pragma unroll

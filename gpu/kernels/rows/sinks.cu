@@ -18,8 +18,10 @@ __global__ void __launch_bounds__(sink_threads) add_sinks_kernel(const __grid_co
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float& own = params.lse.data[row_index(params.lse.strides, batch, token, head)];
     const float lse = own, sink = params.sinks[head];
-    const float larger = fmaxf(lse, sink), with = larger + log1pf(expf(fminf(lse, sink) - larger));
-    const float share = expf(lse - with);
+    // As reference/features/sinks.hpp: either may be -inf, and an lse that is NaN stays it.
+    const float larger = lse > sink ? lse : sink, smaller = lse > sink ? sink : lse;
+    const float with = smaller == minus_infinity() ? larger : larger + log1pf(expf(smaller - larger));
+    const float share = lse == with ? 1.0f : expf(lse - with);
     __syncwarp();
     if (lane == 0) own = with;
     for (int column = 2 * lane; column < dim; column += 64) {
@@ -46,7 +48,7 @@ __global__ void __launch_bounds__(sink_threads)
     for (std::int64_t row = threadIdx.x; row < params.batch * params.tokens; row += sink_threads) {
         const auto batch = row / params.tokens, token = row % params.tokens;
         const float2 of_row = params.statistics[row_index(params.strides, batch, token, head)];
-        sum -= exp2f(sink - of_row.x) * of_row.y;
+        sum -= exp2f(sink - of_row.x) * of_row.y;  // of_row.x is +inf for a row that sees nothing, never -inf
     }
     sums[threadIdx.x] = sum;
     for (int half = sink_threads / 2; half > 0; half /= 2) {

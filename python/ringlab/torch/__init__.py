@@ -55,7 +55,8 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     the whole sequence (not of the shard); the mask is joined with documents, and tokens behind the last are padding.
     group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. Under tensor parallelism, heads split
     over another dimension of the mesh, q, k and v are this process's heads; or DTensors split by heads, as o is then.
-    scale: of q.k, 1/sqrt(head_dim) if None. soft_cap: c of c*tanh(s/c). sinks: (query_heads,) learned logits. dropout:
+    scale: of q.k, 1/sqrt(head_dim) if None. soft_cap: c of c*tanh(s/c), 0 or None for none. sinks: (query_heads,) learned
+    logits, -inf for a head without one; on CUDA the host reads them, and waits for the stream. dropout:
     probability, by dropout_seed, an int or a tensor of one, the same on every rank; without one rank 0 draws it from
     PyTorch's generator, so that checkpointing draws it again. deterministic: repeated calls give the same bits, as they
     do under torch.use_deterministic_algorithms(). CPU tensors always do; with CUDA tensors dQ is then added up in a
@@ -78,8 +79,9 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
             return (known[0], known[1].detach()) if return_lse else known[0]
     try:
         q, k, v, sinks, split_again = _split_heads.local_heads(q, k, v, sinks, group)
-        _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seqlens, deterministic)
         numbers = [_number(name, x) for name, x in (("scale", scale), ("soft_cap", soft_cap), ("dropout", dropout))]
+        dropout = numbers[2]
+        _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seqlens, deterministic)
         seed = _seed(dropout, dropout_seed)
     except Refused as error:
         _ring.refuse(group, error)
@@ -108,6 +110,10 @@ def _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seq
     for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks), ("cu_seqlens", cu_seqlens)):
         if not isinstance(x, torch.Tensor) and not (x is None and name in ("sinks", "cu_seqlens")):
             raise Refused(f"{name} is a {type(x).__name__}; it must be a tensor")
+        if x is not None and not _op.is_dense(x):
+            raise Refused(f"{name} is {'nested' if x.is_nested else x.layout}; it must be a dense tensor")
+    if cu_seqlens is not None and (why := _op.unlike_ends(cu_seqlens)):
+        raise Refused(why)
     for name, x in (("mask", mask), ("layout", layout), ("schedule", schedule)):
         if not isinstance(x, str):
             raise Refused(f"{name} is {x!r}; it must be a name, one of ringlab.{name}s()")
@@ -120,10 +126,16 @@ def _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seq
 
 
 def _number(name, value):
+    if isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled():
+        raise Refused(f"{name} requires a gradient, and ringlab has none for it; give {name}.detach(), or multiply q by a "
+                      "learned scale")
     try:
-        return float(value or 0)
-    except (TypeError, ValueError):
-        raise Refused(f"{name} is {value!r}; it must be a number") from None
+        number = 0.0 if value is None else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise Refused(f"{name} is {_op.shown(value)}; it must be a number") from None
+    if name == "scale" and number == 0 and value is not None:
+        raise Refused("scale is 0; it must be another number, or None for 1/sqrt(head_dim)")
+    return number
 
 
 _NO_SEED = torch.zeros(1, dtype=torch.int64)
@@ -133,11 +145,11 @@ def _seed(dropout, given):
     """A tensor of one int64."""
     if given is None:
         return torch.randint(2**62, (1,)) if dropout else _NO_SEED
-    if not isinstance(given, (int, torch.Tensor)) or isinstance(given, torch.Tensor) and given.numel() != 1:
-        raise Refused(f"dropout_seed is {given!r}; it must be an int or a tensor of one")
-    if isinstance(given, torch.Tensor):
+    if isinstance(given, torch.Tensor) and _op.is_integers(given) and given.numel() == 1:
         return given.reshape(1).to(torch.int64)
-    return torch.full((1,), given, dtype=torch.int64)
+    if isinstance(given, int) and -2**63 <= given < 2**63:
+        return torch.full((1,), given, dtype=torch.int64)
+    raise Refused(f"dropout_seed is {_op.shown(given)}; it must be an int of 64 bits or a tensor of one")
 
 
 def _place(group):
@@ -224,13 +236,17 @@ def unshard(x, dim=1, *, mask=None, layout="zigzag", group=None, cu_seqlens=None
 
 
 def next_token_labels(tokens, *, cu_seqlens=None, ignore_index=-100):
-    """Labels of the whole sequence, (batch, tokens): the next token of the same document, or ignore_index where there
-    is none. To be sharded afterwards: a shard does not know the token behind each of its own."""
+    """Labels of the whole sequence, (batch, tokens) or (tokens): the next token of the same document, or ignore_index where there
+    is none. To be sharded afterwards: a shard does not know the token behind each of its own. Raises Refused where the
+    documents are longer than the sequence."""
     labels = torch.full_like(tokens, ignore_index)
-    labels[:, :-1] = tokens[:, 1:]
+    labels[..., :-1] = tokens[..., 1:]
     if cu_seqlens is not None:
-        labels[:, cu_seqlens[1:].to(torch.int64) - 1] = ignore_index
-        labels[:, int(cu_seqlens[-1]):] = ignore_index
+        _, end = _op.joined_mask("", cu_seqlens)
+        if end > tokens.shape[-1]:
+            raise Refused(f"cu_seqlens ends at {end}, the sequence has {tokens.shape[-1]} tokens")
+        labels[..., cu_seqlens[1:].to(torch.int64) - 1] = ignore_index
+        labels[..., end:] = ignore_index
     return labels
 
 

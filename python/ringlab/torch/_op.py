@@ -66,18 +66,54 @@ def _refusal(q, k, v, sinks, cu_seqlens):
                               or not sinks.is_floating_point()):
         return (f"sinks are {sinks.dtype} of shape {tuple(sinks.shape)} on {sinks.device}; they must be a number for "
                 f"each of the {q.shape[2]} query heads, on {q.device}")
-    if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2
-                                   or cu_seqlens[0] != 0 or (cu_seqlens.diff() < 0).any() or cu_seqlens[-1] == 0):
-        return (f"cu_seqlens begins {cu_seqlens.flatten()[:5].tolist()}; it must be 0 and then the ends of the "
-                "documents of the whole sequence, in order")
-    return ""
+    return "" if cu_seqlens is None else _wrong_ends(cu_seqlens)
+
+
+def _wrong_sinks(sinks, dtype):
+    """Why these sinks, rounded to `dtype`, are none; empty if they are. CUDA sinks make the host wait for the stream."""
+    wrong = sinks[~(sinks.detach().to(dtype) < torch.inf)].tolist()
+    return f"sinks hold {wrong[0]}; each must be a number, or -inf for a head without a sink" if wrong else ""
+
+
+def is_dense(x):
+    return x.layout is torch.strided and not x.is_nested
+
+
+def is_integers(x):
+    """Whether a tensor holds integers that the host can read."""
+    return is_dense(x) and not (x.is_meta or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
+def shown(value):
+    """A value in one line of a message."""
+    return shortened(" ".join(repr(value).split()))
+
+
+def unlike_ends(cu_seqlens):
+    """Why a tensor can be no cu_seqlens, whatever its numbers; empty if it can."""
+    if is_integers(cu_seqlens) and cu_seqlens.dim() == 1 and len(cu_seqlens) >= 2:
+        return ""
+    return (f"cu_seqlens is {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)} on {cu_seqlens.device}; it must be "
+            "integers (documents + 1,)")
+
+
+def _wrong_ends(cu_seqlens):
+    ends = cu_seqlens.tolist()
+    if ends[0] == 0 and ends[-1] > 0 and all(begin <= end for begin, end in itertools.pairwise(ends)):
+        return ""
+    return (f"cu_seqlens begins {ends[:5]}; it must be 0 and then the ends of the documents of the whole sequence, in "
+            "order")
 
 
 def joined_mask(mask, cu_seqlens):
-    """The mask with the documents of cu_seqlens, and the tokens that it is of: those behind are padding."""
+    """The mask with the documents of cu_seqlens, and the tokens that it is of: those behind are padding. Raises Refused."""
     if cu_seqlens is None:
         return mask, None
-    lengths = [length for length in cu_seqlens.diff().tolist() if length > 0]
+    if not isinstance(cu_seqlens, Tensor):
+        raise Refused(f"cu_seqlens is a {type(cu_seqlens).__name__}; it must be a tensor")
+    if why := unlike_ends(cu_seqlens) or _wrong_ends(cu_seqlens):
+        raise Refused(why)
+    lengths = [end - begin for begin, end in itertools.pairwise(cu_seqlens.tolist()) if end > begin]
     runs = ((length, len(list(same))) for length, same in itertools.groupby(lengths))
     return f"{mask}+documents:{','.join(f'{length}x{count}' for length, count in runs)}", sum(lengths)
 
@@ -191,6 +227,8 @@ class _Call:
             meaning = _Meaning.of(q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
                                   0 if own_seed else seed, named)
         refusal = meaning.refusal or self.ring.other_device(self.device)
+        if sinks is not None and not refusal and which == "forward":  # the backward pass has the same
+            refusal = _wrong_sinks(sinks, accumulator(q.dtype))
         if self.on_cuda and not refusal and torch.cuda.is_current_stream_capturing():
             refusal = "ring_attention cannot be captured in a CUDA graph"
         if not refusal and _record.active:
@@ -210,7 +248,8 @@ class _Call:
         self._kept = []  # until the library has been called
         own_sinks = 0
         if sinks is not None:
-            self._kept.append(sinks.detach().to(torch.float32 if self.on_cuda else torch.float64).contiguous())
+            own = sinks.detach().resolve_neg().to(torch.float32 if self.on_cuda else torch.float64)
+            self._kept.append(own.contiguous())
             own_sinks = self._kept[-1].data_ptr()
         q, k, v = self._suited(q), self._suited(k), self._suited(v)
         self._inputs = _library.INPUTS.pack(q.data_ptr(), *q.stride(), k.data_ptr(), *k.stride(), v.data_ptr(),
@@ -218,9 +257,13 @@ class _Call:
 
     def _suited(self, x):
         """The tensor, or a copy that the library takes."""
-        if self.on_cuda and not _suits_kernels(x):
+        if x.is_neg() or x._is_zerotensor():  # the memory is not what the tensor stands for
+            x = torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
+        elif self.on_cuda and not _suits_kernels(x):
             x = x.clone(memory_format=torch.contiguous_format)
-            self._kept.append(x)
+        else:
+            return x
+        self._kept.append(x)
         return x
 
     def forward(self, o, exact, lse):
@@ -427,11 +470,11 @@ def kind(q, k, v, group, given):
     """The key of all calls that are like this one; None if an argument has no hash. Calls with dropout, sinks or cu_seqlens
     have no key."""
     try:
-        key = (type(q), type(k), type(v), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device,
-               v.device, torch.are_deterministic_algorithms_enabled(), _weakly(dist.group.WORLD), _weakly(group), given)
+        key = (type(q), type(k), type(v), q.shape, k.shape, v.shape, q.layout, k.layout, v.layout, q.dtype, k.dtype,
+               v.dtype, q.device, k.device, v.device, torch.are_deterministic_algorithms_enabled(), _weakly(dist.group.WORLD), _weakly(group), given)
         hash(key)
         return key
-    except (AttributeError, TypeError):  # this is refused where arguments are looked at
+    except (AttributeError, TypeError, RuntimeError):  # this is refused where arguments are looked at
         return None
 
 

@@ -326,7 +326,8 @@ def process_group(group):
     """The ProcessGroup that a caller means by a ProcessGroup, a DeviceMesh of one dimension, or None for all processes.
     None if this process runs alone. Raises Refused."""
     if group is None:
-        return dist.group.WORLD
+        # Not all versions of PyTorch can compile a look at a group that is not there.
+        return dist.group.WORLD if dist.is_initialized() else None
     if isinstance(group, dist.device_mesh.DeviceMesh):
         if group.ndim != 1:
             raise Refused(f"the mesh has {group.ndim} dimensions {group.mesh_dim_names}; a ring is one of them, as "

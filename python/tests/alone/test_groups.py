@@ -1,13 +1,24 @@
-"""What is kept of process groups that their owner destroys, and of messages when a process ends."""
+"""A process without a group; what is kept of groups that their owner destroys, and of messages when a process ends."""
 
 import gc
 import threading
 import weakref
 
+import pytest
 import torch
 import torch.distributed as dist
 
+import ringlab
 from ringlab.torch import _op, _ring, ring_attention
+
+
+def test_a_process_without_a_group_compiles_its_calls_and_goes_on_after_a_refusal():
+    tensors = [torch.randn(1, 16, 2, 8) for _ in range(3)]
+    compiled = torch.compile(lambda *x: ring_attention(*x) + 1, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*tensors), ring_attention(*tensors) + 1)
+    with pytest.raises(ringlab.Refused, match="sinks hold nan"):
+        ring_attention(*tensors, sinks=torch.tensor([0, torch.nan]))
+    assert ring_attention(*tensors).isfinite().all()
 
 
 def test_calls_that_are_known_do_not_keep_a_destroyed_group():

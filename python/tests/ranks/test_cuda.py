@@ -111,6 +111,36 @@ def test_packed_documents_and_repeats_that_are_bit_identical():
     assert all(torch.equal(a, b) for a, b in zip(*found))
 
 
+@pytest.mark.parametrize("schedule", ["ring", "pass-q", "merge", "joined-ring"])
+def test_padding_may_hold_anything_and_a_sink_may_be_minus_infinity(schedule):
+    # Padding at the end of every shard, and in the middle of one.
+    after = {"mask": "causal", "cu_seqlens": torch.tensor([0, 300, 710])}
+    cases = [(layout, tokens, dims, options) for layout in ("zigzag", "contiguous", "striped", "balanced:4")
+             for tokens, dims, options in ((1024, (128, 128), after), (1024, (16, 16), after),
+                                           (64, (64, 64), {"mask": dense.MASKS["valid"][0]}),
+                                           (64, (64, 64), {"mask": dense.MASKS["padded-segments"][0]}))]
+    for layout, tokens, dims, options in cases:
+        if "cu_seqlens" in options:
+            padding = torch.arange(tokens) >= 710
+        else:
+            padding = ~{spec: visible for spec, visible in dense.MASKS.values()}[options["mask"]](tokens).any(1)
+        where = {"layout": layout, **options}
+        found = []
+        for anything, sinks in ((0.5, None), (torch.nan, None), (torch.inf, torch.full((4,), -torch.inf))):
+            tensors = dense.random_tensors(tokens, 1, torch.bfloat16, dims=dims)
+            for x in tensors:
+                x[:, padding] = anything
+            q, k, v, dout = (shard(x, **where).to(DEVICE) for x in tensors)
+            inputs = [x.requires_grad_() for x in (q, k, v)]
+            own_sinks = None if sinks is None else sinks.to(DEVICE)
+            o, lse = ring_attention(*inputs, schedule=schedule, sinks=own_sinks, deterministic=True, return_lse=True,
+                                    **where)
+            found.append([o.detach(), lse, *torch.autograd.grad(o, inputs, dout)])
+        assert not any(x.isnan().any() for x in found[0]), where
+        assert all(map(torch.equal, found[0], found[1])), where
+        assert all(map(torch.equal, found[0], found[2])), where
+
+
 def results(q, k, v, **options):
     o = ring_attention(q, k, v, deterministic=True, **options)
     return [o.detach(), *torch.autograd.grad(o.float().square().sum(), (q, k, v))]
@@ -213,6 +243,8 @@ def test_bad_use_is_refused_and_the_process_goes_on():
     refused(f"v lies on cpu, q on {DEVICE}; they must be equal", tensors=(q, k, v.cpu()))
     refused("unknown schedule 'rign'", schedule="rign")
     refused("sinks are torch.float32 of shape (4,) on cpu", sinks=torch.zeros(4))
+    refused("sinks hold nan; each must be a number", sinks=torch.tensor([0, torch.nan, 0, 0], device=DEVICE))
+    refused("sinks hold inf; each must be a number", sinks=torch.tensor([0, 0, 0, torch.inf], device=DEVICE))
     refused("the kernels take 1 to 256 of each", tensors=[x.repeat(1, 1, 1, 20) for x in (q, k, v)])
     if RANKS > 1:
         refused(f"rank {RANKS - 1} calls with mask full, rank 0 with causal", here={"mask": "full"})

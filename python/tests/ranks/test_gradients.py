@@ -75,6 +75,58 @@ def test_scale_soft_cap_sinks_batches_and_one_kv_head():
     assert dense.complaint_of_ring(mask, visible, sinks=sinks) == ""
 
 
+def test_a_sink_of_minus_infinity_is_none():
+    tensors = dense.random_tensors()
+    sinks = torch.full((4,), -torch.inf, dtype=torch.float64)
+    for name in ("causal", "valid"):  # with rows that see nothing, too
+        with_sinks, without = (dense.ring_results(*tensors, mask=dense.MASKS[name][0], layout="zigzag", sinks=given)
+                               for given in (sinks, None))
+        assert all(torch.equal(getattr(with_sinks, x), getattr(without, x)) for x in ("o", "lse", "dq", "dk", "dv"))
+        assert torch.equal(with_sinks.dsinks, torch.zeros_like(sinks))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", dense.MASKS)
+def test_nothing_depends_on_what_it_does_not_see(name, dtype):
+    mask, visible = dense.MASKS[name]
+    seen = visible(64)
+    tensors = dense.random_tensors(dtype=dtype)
+    options = {"sinks": torch.zeros(4), "soft_cap": 3.0}
+    for token, wrong in ((11, torch.nan), (40, torch.inf), (63, torch.nan)):
+        poisoned = [x.clone() for x in tensors]
+        for x in poisoned:
+            x[:, token] = wrong
+        changed_rows = seen[:, token].clone()
+        changed_rows[token] |= seen[token].any()
+        changed_keys = seen[changed_rows].any(0)
+        for layout, schedule in (("zigzag", "ring"), ("striped", "ulysses"), ("contiguous", "merge")):
+            clean, found = (dense.ring_results(*x, mask=mask, layout=layout, schedule=schedule, **options)
+                            for x in (tensors, poisoned))
+            for result, changed in (("o", changed_rows), ("lse", changed_rows), ("dq", changed_rows),
+                                    ("dk", changed_keys), ("dv", changed_keys)):
+                a, b = (getattr(x, result)[:, ~changed] for x in (clean, found))
+                assert torch.equal(a, b), (result, layout, token)
+            if not changed_rows.any():
+                assert torch.equal(clean.dsinks, found.dsinks)
+
+
+def test_a_negated_view_is_read_as_what_it_stands_for():
+    tensors = [shard(x) for x in dense.random_tensors()]
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)
+
+    def results(q, k, v, dout, sinks):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        o = ring_attention(*leaves, sinks=sinks)
+        return o.detach(), *torch.autograd.grad(o, leaves, dout)
+
+    views = [torch.complex(torch.zeros_like(x), -x).conj().imag for x in (*tensors, sinks)]
+    assert all(x.is_neg() for x in views)
+    assert all(torch.equal(a, b) for a, b in zip(results(*tensors, sinks), results(*views)))
+    plain = [x.detach() for x in tensors[:3]]
+    ring_attention(*plain)  # a call of this kind is known now
+    assert torch.equal(ring_attention(views[0], *plain[1:]), ring_attention(*plain))
+
+
 def test_any_strides_are_taken():
     q, k, v, _ = (shard(x) for x in dense.random_tensors(batch=2))
     plain = ring_attention(q, k, v)

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import ringlab
-from ringlab.torch import _op, ring_attention, shard
+from ringlab.torch import _op, next_token_labels, positions, ring_attention, shard
 from ringlab.torch._ring import contents_of_files
 
 GOOD = dense.random_tensors()[:3]
@@ -20,7 +20,7 @@ def refused(message, tensors=None, here=None, **options):
         q, k, v = options.pop("tensors", (q, k, v))
     with pytest.raises(ringlab.Refused) as error:
         ring_attention(q, k, v, **options)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and "--" not in str(error.value)  # nor options of the programs
     assert message in str(error.value), str(error.value)
     assert ring_attention(*(shard(x) for x in GOOD)).isfinite().all()
 
@@ -55,12 +55,30 @@ def test_tokens_that_do_not_divide_are_told_what_python_can_do():
 
 @pytest.mark.parametrize("message, change", [
     ("dropout_seed is given without dropout", {"dropout_seed": 3}),
-    ("dropout_seed is 'three'; it must be an int or a tensor of one", {"dropout": 0.5, "dropout_seed": "three"}),
+    ("dropout_seed is 'three'; it must be an int of 64 bits or a tensor of one", {"dropout": 0.5, "dropout_seed": "three"}),
     ("deterministic is 1; it must be True or False", {"deterministic": 1}),
     ("mask is None; it must be a name, one of ringlab.masks()", {"mask": None}),
     ("scale is 'small'; it must be a number", {"scale": "small"}),
     ("cu_seqlens is a list; it must be a tensor", {"cu_seqlens": [0, 64]}),
     ("v is a ndarray; it must be a tensor", lambda q, k, v: {"tensors": (q, k, v.numpy())}),
+    ("scale is tensor([1., 2.]); it must be a number", {"scale": torch.ones(2).cumsum(0)}),
+    ("scale is 0; it must be another number, or None for 1/sqrt(head_dim)", {"scale": 0.0}),
+    ("scale requires a gradient, and ringlab has none for it", {"scale": torch.ones(1, requires_grad=True)}),
+    ("soft_cap requires a gradient, and ringlab has none for it", {"soft_cap": torch.ones(1, requires_grad=True)}),
+    ("dropout_seed is 9223372036854775808; it must be an int of 64 bits", {"dropout": 0.5, "dropout_seed": 2**63}),
+    ("dropout_seed is tensor([1.9000]); it must be an int of 64 bits or a tensor of one",
+     {"dropout": 0.5, "dropout_seed": torch.tensor([1.9])}),
+    ("cu_seqlens is torch.int64 of shape () on cpu; it must be integers (documents + 1,)",
+     {"cu_seqlens": torch.tensor(64)}),
+    ("cu_seqlens is torch.int64 of shape (1, 2) on cpu; it must be", {"cu_seqlens": torch.tensor([[0, 64]])}),
+    ("cu_seqlens is torch.complex64 of shape (2,) on cpu; it must be", {"cu_seqlens": torch.tensor([0, 64 + 0j])}),
+    ("cu_seqlens is torch.int64 of shape (2,) on meta; it must be", {"cu_seqlens": torch.tensor([0, 64]).to("meta")}),
+    ("cu_seqlens is torch.sparse_coo; it must be a dense tensor", {"cu_seqlens": torch.tensor([0, 64]).to_sparse()}),
+    ("sinks hold nan; each must be a number, or -inf", {"sinks": torch.tensor([0, torch.nan, 0, 0])}),
+    ("sinks hold inf; each must be a number, or -inf", {"sinks": torch.tensor([0, 0, torch.inf, 0])}),
+    ("k is torch.sparse_coo; it must be a dense tensor", lambda q, k, v: {"tensors": (q, k.to_sparse(), v)}),
+    ("q is nested; it must be a dense tensor",
+     lambda q, k, v: {"tensors": (torch.nested.nested_tensor([q[0], q[0]]), k, v)}),
     ("q has shape (32, 4, 8); without cu_seqlens it must be (batch, tokens, heads, head_dim)",
      lambda *tensors: {"tensors": [x[0] for x in tensors]}),
 ])
@@ -185,5 +203,12 @@ def test_names_and_numbers_that_mean_nothing():
         ring_attention(q[None], k[None], v[None], dropout_seed=3)
     with pytest.raises(ringlab.Refused, match="deterministic is 'yes'; it must be True or False"):
         ring_attention(q[None], k[None], v[None], deterministic="yes")
+    for call in (positions, lambda tokens, **more: next_token_labels(torch.zeros(tokens), **more)):
+        with pytest.raises(ringlab.Refused, match="cu_seqlens is torch.int64 of shape"):
+            call(64, cu_seqlens=torch.tensor([[0, 64]]))
+        with pytest.raises(ringlab.Refused, match=r"cu_seqlens begins \[0, 200, 100\]"):
+            call(64, cu_seqlens=torch.tensor([0, 200, 100], dtype=torch.uint8))
+    with pytest.raises(ringlab.Refused, match="cu_seqlens ends at 70, the sequence has 64 tokens"):
+        next_token_labels(torch.zeros(64), cu_seqlens=torch.tensor([0, 70]))
     with pytest.raises(TypeError, match="unexpected keyword argument 'dropuot'"):
         ring_attention(q[None], k[None], v[None], dropuot=0.1)

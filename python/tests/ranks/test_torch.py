@@ -165,8 +165,9 @@ def test_unshard_is_differentiated_by_the_sum_over_ranks():
 
 
 def test_labels_are_shifted_over_the_whole_sequence_and_end_with_their_document():
-    tokens = torch.arange(8)[None]
-    assert next_token_labels(tokens, cu_seqlens=torch.tensor([0, 3, 7])).tolist() == [[1, 2, -100, 4, 5, 6, -100, -100]]
+    tokens, expected = torch.arange(8), [1, 2, -100, 4, 5, 6, -100, -100]
+    assert next_token_labels(tokens[None], cu_seqlens=torch.tensor([0, 3, 7])).tolist() == [expected]
+    assert next_token_labels(tokens, cu_seqlens=torch.tensor([0, 3, 7])).tolist() == expected
 
 
 def test_weighted_losses_of_a_ring_add_up_to_the_mean_and_replicas_are_averaged():

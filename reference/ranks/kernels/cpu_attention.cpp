@@ -65,6 +65,19 @@ Real finite_or_zero(Real x) {
     return x == -infinity<Real> ? 0 : x;
 }
 
+template <class Real>
+bool is_finite(const Real* row, std::int64_t count) {
+    xsimd::batch<Real> differences(Real(0));  // NaN where a number is not finite
+    std::int64_t i = 0;
+    for (; i + lanes<Real> <= count; i += lanes<Real>) {
+        const auto x = xsimd::batch<Real>::load_unaligned(row + i);
+        differences += x - x;
+    }
+    Real sum = reduce<Real>(differences, [](Real a, Real b) { return a + b; });
+    for (; i < count; ++i) sum += row[i] - row[i];
+    return sum == 0;
+}
+
 template <class Element>
 MatrixView<Element> rows_of(MatrixView<Element> matrix, std::int64_t begin, std::int64_t end) {
     return {matrix.row(begin), end - begin, matrix.columns, matrix.stride};
@@ -102,11 +115,13 @@ BlockAttention<Real>::BlockAttention(const layouts::Problem& problem, const Tile
       stride_(whole_vectors<Real>(sizes.keys)),
       s_storage_(static_cast<std::size_t>(sizes.rows * stride_)),
       ds_storage_(s_storage_.size()),
-      factors_(problem.dropout.drops() ? s_storage_.size() : 0) {}
+      factors_(problem.dropout.drops() ? s_storage_.size() : 0),
+      hidden_(s_storage_.size()) {}
 
 template <class Real>
 std::int64_t BlockAttention<Real>::workspace_bytes() const {
-    return static_cast<std::int64_t>((s_storage_.size() + ds_storage_.size() + factors_.size()) * sizeof(Real));
+    return static_cast<std::int64_t>((s_storage_.size() + ds_storage_.size() + factors_.size()) * sizeof(Real)) +
+           static_cast<std::int64_t>(hidden_.size() + finite_.capacity() * sizeof(Real));
 }
 
 /// s = cap(scale * q k^T), and -inf where the mask hides the key.
@@ -115,6 +130,7 @@ void BlockAttention<Real>::score(const TileLocation& tile, TileKind kind, ConstV
     using Vector = xsimd::batch<Real>;
     s_ = {s_storage_.data(), q.rows, k.rows, stride_};
     ds_ = {ds_storage_.data(), q.rows, k.rows, stride_};
+    is_partial_ = kind == TileKind::partial;
     multiply(static_cast<Real>(problem_.effective_scale()), q, transpose(k), s_);
     const Vector cap(static_cast<Real>(problem_.soft_cap));
     for (std::int64_t r = 0; r < s_.rows; ++r) {
@@ -124,7 +140,7 @@ void BlockAttention<Real>::score(const TileLocation& tile, TileKind kind, ConstV
                       [&](Real* at) { (cap * xsimd::tanh(Vector::load_unaligned(at) / cap)).store_unaligned(at); });
         // Elements after the last key must add nothing in loops over whole vectors.
         std::fill(s + s_.columns, s + whole_vectors<Real>(s_.columns), -infinity<Real>);
-        if (kind == TileKind::full) continue;
+        if (!is_partial_) continue;
         const auto& seen = tile.rows.rows[static_cast<std::size_t>(tile.first_row + r)];
         const auto* positions = tile.keys.positions.data() + tile.columns.begin;
         for (std::int64_t c = 0; c < s_.columns; ++c) {
@@ -132,6 +148,7 @@ void BlockAttention<Real>::score(const TileLocation& tile, TileKind kind, ConstV
             bool visible = ((seen.begin <= key) & (key < seen.end)) | (key < seen.sink);
             for (const auto& keys : seen.earlier) visible |= keys.contains(key);
             s[c] = visible ? s[c] : -infinity<Real>;
+            hidden_[static_cast<std::size_t>(r * stride_ + c)] = !visible;
         }
     }
     if (dropout_factors_.drops()) draw(tile);
@@ -155,6 +172,38 @@ void BlockAttention<Real>::drop(std::int64_t row, Real* numbers) const {
     for (std::int64_t c = 0; c < s_.columns; ++c) numbers[c] *= factors[c];
 }
 
+/// Sets a row of the tile's numbers to 0 where the mask hides the key. They may be NaN, as 0 times infinity is.
+template <class Real>
+void BlockAttention<Real>::clear_hidden(std::int64_t row, Real* numbers) const {
+    if (!is_partial_) return;
+    const char* hidden = hidden_.data() + row * stride_;
+    for (std::int64_t c = 0; c < s_.columns; ++c) numbers[c] = hidden[c] ? 0 : numbers[c];
+}
+
+/// sums += factor * weights * b for weights of the tile's pairs (by rows) or their transpose (by keys). Weights of
+/// hidden pairs are 0, but 0 times NaN is NaN: rows of b that are not finite are therefore added pair by pair, where
+/// the mask shows them.
+template <class Real>
+void BlockAttention<Real>::multiply_seen(Real factor, By by, const View& weights, ConstView b, View sums) {
+    const Factor<Real> a(weights, by == By::keys);
+    std::vector<std::int64_t> others;  // rows of b that are not finite
+    if (is_partial_)
+        for (std::int64_t i = 0; i < b.rows; ++i)
+            if (!is_finite(b.row(i), b.columns)) others.push_back(i);
+    if (others.empty()) return multiply_add(factor, a, b, sums);
+    finite_.assign(b.data, b.data + (b.rows - 1) * b.stride + b.columns);
+    const View finite{finite_.data(), b.rows, b.columns, b.stride};
+    for (const auto i : others) std::fill_n(finite.row(i), b.columns, Real(0));
+    multiply_add(factor, a, finite, sums);
+    for (const auto i : others)
+        for (std::int64_t to = 0; to < sums.rows; ++to) {
+            const auto row = by == By::rows ? to : i, key = by == By::rows ? i : to;
+            if (hidden_[static_cast<std::size_t>(row * stride_ + key)]) continue;
+            const Real weight = factor * weights.row(row)[key];
+            for (std::int64_t d = 0; d < b.columns; ++d) sums.row(to)[d] += weight * b.row(i)[d];
+        }
+}
+
 /// m' = max(m, m_b); l' = l*exp(m - m') + sum exp(s - m'); o' = o*exp(m - m') + d exp(s - m') v
 template <class Real>
 void BlockAttention<Real>::accumulate(const TileLocation& tile, ConstView v, const Softmax& state) {
@@ -174,7 +223,7 @@ void BlockAttention<Real>::accumulate(const TileLocation& tile, ConstView v, con
         if (dropout_factors_.drops()) drop(r, s_.row(r));
         round_in_place(std::span(s_.row(r), static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
-    multiply_add(1, s_, v, rows_of(state.o, first_row, first_row + s_.rows));
+    multiply_seen(1, By::rows, s_, v, rows_of(state.o, first_row, first_row + s_.rows));
 }
 
 template <class Real>
@@ -233,6 +282,8 @@ void BlockAttention<Real>::differentiate(const TileLocation& tile, const Rows& r
             (p * Vector::load_unaligned(gradient)).store_unaligned(gradient);
         });
         if (dropout_factors_.drops()) drop(r, s);
+        clear_hidden(r, s);
+        clear_hidden(r, ds);
         round_in_place(std::span(s, static_cast<std::size_t>(s_.columns)), problem_.dtype);
         round_in_place(std::span(ds, static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
@@ -252,9 +303,9 @@ void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, He
             const TileLocation of{head, plan, first, keys, columns};
             score(of, kind, q, k_tile);
             differentiate(of, rows, v_tile);
-            multiply_add(1, transpose(s_), dout, rows_of(dv, columns.begin, columns.end));
-            multiply_add(scale, transpose(ds_), q, rows_of(dk, columns.begin, columns.end));
-            multiply_add(scale, ds_, k_tile, rows_of(rows.dq, first, last));
+            multiply_seen(1, By::keys, s_, dout, rows_of(dv, columns.begin, columns.end));
+            multiply_seen(scale, By::keys, ds_, q, rows_of(dk, columns.begin, columns.end));
+            multiply_seen(scale, By::rows, ds_, k_tile, rows_of(rows.dq, first, last));
         }
     }
 }

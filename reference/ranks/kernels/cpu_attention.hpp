@@ -39,7 +39,8 @@ KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard
 /// before the products of the backward pass. Sums stay in Real.
 ///
 /// Formulas: Dao et al. 2022 (arXiv 2205.14135). Tiles without visible pairs are skipped, and only elements of partial
-/// tiles are tested against the mask, so the time is about proportional to the visible pairs. One object per thread.
+/// tiles are tested against the mask, so the time is about proportional to the visible pairs. A NaN or an infinity
+/// reaches only rows and keys that see each other. One object per thread.
 template <class Real>
 class BlockAttention {
 public:
@@ -93,6 +94,9 @@ private:
     void score(const TileLocation& tile, layouts::TileKind kind, ConstView q, ConstView k);
     void draw(const TileLocation& tile);
     void drop(std::int64_t row, Real* numbers) const;
+    void clear_hidden(std::int64_t row, Real* numbers) const;
+    enum class By { rows, keys };
+    void multiply_seen(Real factor, By by, const View& weights, ConstView b, View sums);
     void accumulate(const TileLocation& tile, ConstView v, const Softmax& state);
     void differentiate(const TileLocation& tile, const Rows& rows, ConstView v);
 
@@ -102,6 +106,9 @@ private:
     std::vector<Real> s_storage_, ds_storage_;
     std::vector<Real> factors_;  // dropout factors of the tile's pairs
     View s_, ds_;                // of the current tile
+    std::vector<char> hidden_;   // of the current tile's pairs, if it is partial
+    bool is_partial_ = false;
+    std::vector<Real> finite_;  // a factor without its rows that are not finite
 };
 
 }  // namespace ringlab::reference

@@ -82,10 +82,10 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
         return make_tensor_map({input.data, dtype, input.strides}, {g.batch, tokens, heads, input.dim}, box_tokens);
     };
     BackwardKernelParams all{
-        .q = map(params.q, g.query_tokens, g.query_heads, Config::rows),
+        .q = map(params.q, g.seeing_tokens, g.query_heads, Config::rows),
         .k = {},
         .v = {},
-        .dout = map(params.dout, g.query_tokens, g.query_heads, Config::rows),
+        .dout = map(params.dout, g.seeing_tokens, g.query_heads, Config::rows),
         .dq = make_tensor_map({params.dq.data, DType::fp32, params.dq.strides},
                               {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::added_rows),
         .params = params,

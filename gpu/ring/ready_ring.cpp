@@ -316,6 +316,7 @@ bool ReadyRing::let_go() noexcept {
         const std::lock_guard lock(mutex_);
         land_flights();
         if (!flights_.empty()) return false;
+        if (!failure_.empty()) give_up_stream_.synchronize();  // which writes flags, and waits for nothing
         landed_.clear();
         return exchange_.let_go();
     } catch (const std::exception&) {

@@ -68,16 +68,16 @@ void Session::Impl::find_neighbours(Session& session) {
     once(session, "MPI_Comm_size", [&] { return MPI_Comm_size(host, &on_host); });
 
     if (rank_on_host == 0) board.emplace(sizeof(std::atomic<int>));
-    using Card = std::array<std::int64_t, 3>;  // rank, process, descriptor of the board
-    const Card own{rank, getpid(), board ? board->address().descriptor : -1};
+    using Card = std::array<std::int64_t, 4>;  // rank, process, its space, descriptor of the board
+    const Card own{rank, getpid(), process_space(), board ? board->address().descriptor : -1};
     std::vector<Card> cards(static_cast<std::size_t>(on_host));
+    constexpr int length = std::tuple_size_v<Card>;
     blocking(session, "MPI_Allgather",
-             [&] { return MPI_Allgather(own.data(), 3, MPI_INT64_T, cards.data(), 3, MPI_INT64_T, host); });
-    for (const auto& [other, process, descriptor] : cards)
-        // The number of a process in another container means another process here, or none.
-        if (other != rank && exists(process)) neighbours.push_back({static_cast<int>(other), process});
+             [&] { return MPI_Allgather(own.data(), length, MPI_INT64_T, cards.data(), length, MPI_INT64_T, host); });
+    for (const auto& [other, process, space, descriptor] : cards)
+        if (other != rank && space == process_space()) neighbours.push_back({static_cast<int>(other), process});
     find_hosts(session, static_cast<int>(cards[0][0]));
-    share_board(session, host, {cards[0][1], static_cast<std::int32_t>(cards[0][2])});
+    share_board(session, host, {cards[0][1], cards[0][2], cards[0][3]});
     blocking(session, "MPI_Comm_free", [&] { return MPI_Comm_free(&host); });
 }
 

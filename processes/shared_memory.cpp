@@ -1,6 +1,7 @@
 #include "processes/shared_memory.hpp"
 
 #include "layouts/basics/require.hpp"
+#include "processes/watching/neighbours.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -30,8 +31,9 @@ SharedMemory::SharedMemory(std::size_t bytes) : bytes_(bytes), descriptor_(memfd
 }
 
 SharedMemory::SharedMemory(const Address& address, std::size_t bytes) : bytes_(bytes) {
+    // In another container the number means another process, and the descriptor anything.
+    require(address.space == process_space(), "process {} is on another host or in another container", address.process);
     const auto path = fmt::format("/proc/{}/fd/{}", address.process, address.descriptor);
-    // In a container of its own the number means another process, and the descriptor anything.
     std::error_code unreadable;
     const auto target = std::filesystem::read_symlink(path, unreadable).string();
     require(unreadable || target.starts_with(std::string("/memfd:") + memory_name),
@@ -50,7 +52,7 @@ SharedMemory::~SharedMemory() {
     all_have_it();
 }
 
-SharedMemory::Address SharedMemory::address() const { return {getpid(), descriptor_}; }
+SharedMemory::Address SharedMemory::address() const { return {getpid(), process_space(), descriptor_}; }
 
 void SharedMemory::all_have_it() {
     if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));

@@ -11,8 +11,8 @@ class SharedMemory {
 public:
     /// How another process of the same host opens it. Valid until its maker ends or calls all_have_it().
     struct Address {
-        std::int64_t process = 0;
-        std::int32_t descriptor = -1;
+        std::int64_t process = 0, space = 0;  ///< see process_space()
+        std::int64_t descriptor = -1;
     };
 
     explicit SharedMemory(std::size_t bytes);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -15,6 +16,9 @@ namespace ringlab::experiments {
 
 int run_main(const std::string& name, const std::function<int(int, char**)>& body, int argc, char** argv) {
     end_on_signals();
+    // NCCL's monitoring service (RAS): its thread counts communicators, and ends the process by an assertion if its
+    // count is wrong. For programs alone, not in a process of somebody else who loads a library.
+    setenv("NCCL_RAS_ENABLE", "0", 0);
     const std::string not_printed = "cannot write to standard output; what is printed is not complete";
     try {
         const FilesRead account;

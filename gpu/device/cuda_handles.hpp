@@ -23,6 +23,20 @@ private:
     int device_, before_ = 0;
 };
 
+/// In its scope this thread does not disturb a graph that another thread captures: by default, a query of an event
+/// fails then, and the capture too. Nothing that the scope enqueues goes to a stream that is captured.
+class CaptureElsewhere {
+public:
+    CaptureElsewhere() { exchange(); }
+    ~CaptureElsewhere() { exchange(); }
+    CaptureElsewhere(const CaptureElsewhere&) = delete;
+    CaptureElsewhere& operator=(const CaptureElsewhere&) = delete;
+
+private:
+    void exchange() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 /// Owns a stream of the device that was current when it was made. It does not synchronise with the default stream.
 class Stream {
 public:

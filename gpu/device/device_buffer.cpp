@@ -3,8 +3,13 @@
 #include "gpu/device/cuda_check.hpp"
 #include "layouts/basics/require.hpp"
 
+#include <algorithm>
+#include <limits>
+
 namespace ringlab::gpu {
 namespace {
+
+constexpr std::size_t most_pitch = std::numeric_limits<std::int32_t>::max();  // cudaDeviceProp::memPitch
 
 class PlainMemory : public DeviceMemory {
 public:
@@ -64,6 +69,25 @@ void DeviceBuffer::download(void* host) const {
 
 void DeviceBuffer::fill(std::uint8_t byte, cudaStream_t stream) {
     if (bytes_ > 0) RINGLAB_CUDA(cudaMemsetAsync(data_, byte, bytes_, stream));
+}
+
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
+               std::size_t count, cudaStream_t stream) {
+    if (count > 1 && std::max(to_pitch, from_pitch) <= most_pitch)
+        return RINGLAB_CUDA(
+            cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, count, cudaMemcpyDeviceToDevice, stream));
+    for (std::size_t row = 0; row < count; ++row)
+        RINGLAB_CUDA(cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch,
+                                     static_cast<const char*>(from) + row * from_pitch, bytes, cudaMemcpyDeviceToDevice,
+                                     stream));
+}
+
+void fill_rows(void* rows, std::size_t pitch, std::uint8_t byte, std::size_t bytes, std::size_t count,
+               cudaStream_t stream) {
+    if (count > 1 && pitch <= most_pitch)
+        return RINGLAB_CUDA(cudaMemset2DAsync(rows, pitch, byte, bytes, count, stream));
+    for (std::size_t row = 0; row < count; ++row)
+        RINGLAB_CUDA(cudaMemsetAsync(static_cast<char*>(rows) + row * pitch, byte, bytes, stream));
 }
 
 }  // namespace ringlab::gpu

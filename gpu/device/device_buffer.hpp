@@ -67,6 +67,14 @@ private:
     std::size_t bytes_ = 0;
 };
 
+/// Copies `count` rows of `bytes` each, in stream order; pitches are the bytes from one to the next. By a single call
+/// where CUDA takes the pitches: up to 2 GiB - 1, and a head of 2Mi tokens can be longer.
+void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t bytes,
+               std::size_t count, cudaStream_t stream);
+/// Sets every byte of such rows likewise.
+void fill_rows(void* rows, std::size_t pitch, std::uint8_t byte, std::size_t bytes, std::size_t count,
+               cudaStream_t stream);
+
 /// Device memory that holds these values.
 template <class T>
 DeviceBuffer uploaded(const std::vector<T>& values, DeviceMemory& memory = DeviceMemory::plain()) {

@@ -8,8 +8,10 @@
 #include "layouts/basics/counts.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
+#include <string_view>
 
 namespace ringlab::gpu {
 
@@ -315,11 +317,27 @@ private:
 
 }  // namespace
 
+namespace {
+
+/// Whether each launch waits for the end of its kernel, as people who look for an error ask CUDA to.
+bool launches_block() {
+    const char* const given = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return given && std::string_view(given) != "" && std::string_view(given) != "0";
+}
+
+}  // namespace
+
 /// A launch may occupy a device while it waits for copies from other devices. It must not occupy it while it waits for
 /// something that needs this device: NCCL's kernels, launches of other ranks, copies inside the device.
 LaunchStart launch_start(TransportKind transport, const RankHosts& hosts, const layouts::RingGroup& group, Team& team,
                          int member, int device, Clock::duration timeout) {
     const int alone = group.ring == 1 ? 1 : 0;  // such a rank waits for nobody
+    const bool over_nccl = !alone && (transport == TransportKind::nccl || hosts.split_a_ring(group));
+    team.together(member, timeout, [&] {
+        require(!over_nccl || !launches_block(),
+                "CUDA_LAUNCH_BLOCKING is set, but a message over NCCL is a launch that waits for another rank's; unset "
+                "it, or use copy engines on one host");
+    });
     if (hosts.split_a_ring(group)) return {FusedStart::local_before, alone};
     if (transport == TransportKind::loopback) return {FusedStart::all_arrived, alone};
     std::array<char, 32> bus_id{};
@@ -330,7 +348,8 @@ LaunchStart launch_start(TransportKind transport, const RankHosts& hosts, const 
     int sharing = 0;
     for (std::size_t other = 0; other < all.size(); ++other)  // hosts may number their GPUs alike
         sharing += all[other] == own && hosts.share(member, static_cast<int>(other));
-    return {sharing > 1 ? FusedStart::all_arrived : FusedStart::at_once, sharing};
+    // A launch that blocks its host must not wait for what the host enqueues afterwards.
+    return {sharing > 1 || launches_block() ? FusedStart::all_arrived : FusedStart::at_once, sharing};
 }
 
 void connect_merging(Rank& rank, Transport& transport, const layouts::RingGroup& group, int replica, Team& team,

@@ -112,6 +112,9 @@ struct BackwardArgs {
     View dq = {};                ///< as q, fp32; the block's part is added to it
     View dk = {}, dv = {};       ///< as k, v, in fp32 or the shape's dtype: overwritten with the block's gradient
     bool adds = false;           ///< instead, the gradient is added in fp32 and the sum rounded to their type
+    /// Deterministic: device memory of a word for each query tile of each query head and batch, for the launches of one
+    /// stream; null: each launch allocates it, in stream order.
+    int* semaphores = nullptr;
 };
 
 /// Adds the contribution of one K/V block to dq, and overwrites dk and dv with it (or adds it). dk and dv are always

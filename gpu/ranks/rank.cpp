@@ -63,6 +63,19 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
         blind_rows_ = indices(layouts::blind_rows(forward.mask(), forward.block(forward.row_block(rank))));
         unseen_keys_ = indices(layouts::unseen_keys(forward.mask(), forward.layout().shard(rank)));
     }
+    if (options.deterministic && backward) {
+        const auto rows = resolve(options.kernels, problem_)
+                              .work_tiles(Pass::backward, problem_.head_dim, problem_.value_dim)
+                              .tile.rows;
+        std::int64_t tokens = 0;  // of any rank's rows, as they may travel
+        for (int other = 0; other < forward.ranks(); ++other)
+            tokens = std::max(tokens, forward.block_tokens(forward.row_block(other)));
+        semaphores_ = DeviceBuffer(
+            static_cast<std::size_t>(problem_.batch * problem_.query_heads * ((tokens + rows - 1) / rows)) *
+                sizeof(int),
+            *options_.tables);
+        memory_use_.work += static_cast<std::int64_t>(semaphores_.bytes());
+    }
     if (!problem_.rotary.rotates()) return;
     const auto upload = [&](const std::vector<std::int64_t>& tokens) {
         const auto positions = rotary_positions(problem_.rotary, forward.mask(), tokens);
@@ -75,6 +88,12 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
 
 Rank::~Rank() {
     if (own_give_up_stream_) cudaStreamSynchronize(*own_give_up_stream_);
+}
+
+std::string Rank::kernel_choices(Pass which) const {
+    const auto& pass = of(which);
+    const auto splits = std::ranges::count_if(pass.work_lists, [](const auto& one) { return one.second->splits_kv(); });
+    return fmt::format("{}{}{}", pass.program->has_unwritten_output, splits > 0, splits < std::ssize(pass.work_lists));
 }
 
 void Rank::list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
@@ -114,7 +133,8 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
 
 /// Additions of whole gradients at the end of a pass are made by the launch that rounds dk and dv.
 void Rank::find_rounded_adds(PassState& pass) const {
-    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given()) return;  // checks see sums
+    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given())
+        return;  // checks see sums
     const std::span code(pass.program->code.data(), pass.program->operations);
     const auto is_rounded = [&](const layouts::Instruction& instruction) {
         const auto& op = instruction.op;

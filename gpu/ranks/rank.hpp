@@ -59,6 +59,9 @@ public:
 
     const layouts::RankProgram& program(layouts::Pass pass) const { return *of(pass).program; }
 
+    /// Which kernels a pass launches, as far as they depend on the mask's and layout's numbers.
+    std::string kernel_choices(layouts::Pass pass) const;
+
     /// The pieces of memory that a transfer moves.
     std::span<const Piece> pieces(layouts::Pass pass, std::size_t index) const { return of(pass).pieces[index]; }
 
@@ -195,6 +198,7 @@ private:
     std::optional<DeviceBuffer> row_positions_;          // of own rows, where not all tokens have one
     DeviceBuffer blind_rows_, unseen_keys_;              // indices of own tokens that are read as 0, see take()
     std::optional<DeviceBuffer> sinks_, sink_gradient_;  // by query head, if there are sinks
+    DeviceBuffer semaphores_;                            // BackwardArgs::semaphores, if dq has a fixed order
 };
 
 }  // namespace ringlab::gpu

@@ -1,6 +1,7 @@
 #include "gpu/ranks/rank_memory.hpp"
 
 #include "gpu/device/cuda_check.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/elements/elementwise.hpp"
 #include "layouts/basics/counts.hpp"
 
@@ -70,9 +71,8 @@ void RankMemory::fill(const Field& field, std::uint8_t byte, cudaStream_t stream
     const auto width = size((together ? batch : 1) * tokens * dim) * element;
     if (width == 0 || heads == 0) return;
     for (std::int64_t b = 0; b < (together ? 1 : batch); ++b)
-        RINGLAB_CUDA(cudaMemset2DAsync(address(field) + size(b * field.strides.batch) * element,
-                                       std::max(width, size(field.strides.head) * element), byte, width, size(heads),
-                                       stream));
+        fill_rows(address(field) + size(b * field.strides.batch) * element,
+                  std::max(width, size(field.strides.head) * element), byte, width, size(heads), stream);
 }
 
 void RankMemory::poison(Pass pass, cudaStream_t stream) const {

@@ -156,6 +156,7 @@ BackwardArgs Rank::backward_args(const PassState& pass, const Instruction& atten
     args.dout = memory.view(dout);
     args.statistics = statistics_of(memory.rows(dout, statistics_field));
     args.dq = memory.view(rows_of(Pool::dq));
+    args.semaphores = semaphores_.as<int>();
     return args;
 }
 
@@ -258,8 +259,7 @@ void Rank::copy_field(const Field& to, const Field& from, cudaStream_t stream) c
         const auto pitch = [&](const Field& field) {
             return std::max(bytes, static_cast<std::size_t>(field.strides.head) * element);
         };
-        RINGLAB_CUDA(cudaMemcpy2DAsync(at(to), pitch(to), at(from), pitch(from), bytes, static_cast<std::size_t>(heads),
-                                       cudaMemcpyDeviceToDevice, stream));
+        copy_rows(at(to), pitch(to), at(from), pitch(from), bytes, static_cast<std::size_t>(heads), stream);
     }
 }
 

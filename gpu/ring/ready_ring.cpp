@@ -5,6 +5,9 @@
 #include "processes/waiting.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
 
 namespace ringlab::gpu {
 
@@ -34,6 +37,46 @@ LaunchedKernels& launched_kernels() {
     return all;
 }
 
+/// The passes of all rings of this process on one device, see ReadyRing.
+class DeviceOrder {
+public:
+    static DeviceOrder& of(int device) {
+        static std::mutex mutex;
+        static auto& all = *new std::map<int, DeviceOrder>;  // never destroyed: events cannot be once CUDA has ended
+        const std::lock_guard lock(mutex);
+        return all[device];
+    }
+
+    void add_ring() {
+        const std::lock_guard lock(mutex_);
+        // The other ring's passes so far were not noted, as it was alone.
+        if (++rings_ == 2) cudaDeviceSynchronize();
+    }
+    void remove_ring() {
+        const std::lock_guard lock(mutex_);
+        --rings_;
+    }
+    void begin(cudaStream_t stream) {
+        const std::lock_guard lock(mutex_);
+        if (last_ && latest_ != stream) last_->hold_back(stream);
+    }
+    void end(cudaStream_t stream) {
+        const std::lock_guard lock(mutex_);
+        if (rings_ < 2) return;
+        if (!last_) last_.emplace(Event::Use::ordering);
+        last_->record(stream);
+        latest_ = stream;
+    }
+
+private:
+    std::mutex mutex_;
+    int rings_ = 0;
+    std::optional<Event> last_;  // pass
+    cudaStream_t latest_ = nullptr;
+};
+
+constexpr std::size_t nan_bytes = std::size_t{1} << 20;
+
 }  // namespace
 
 ReadyRing::ReadyRing(Team& team, StreamMemory& memory, const Options& options)
@@ -51,8 +94,11 @@ ReadyRing::ReadyRing(Team& team, StreamMemory& memory, const Options& options)
                              options.timeout)
                     .fused,
                 options.timeout,
-                give_up_stream_} {
+                give_up_stream_},
+      nan_(nan_bytes) {
     require(options.transport != TransportKind::loopback, "a ring of processes has no loopback transport");
+    std::memset(nan_.data(), 0xff, nan_.bytes());
+    DeviceOrder::of(options.device).add_ring();
     watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
@@ -60,11 +106,13 @@ ReadyRing::~ReadyRing() {
     watcher_.request_stop();
     stopped_.notify_all();
     watcher_.join();
+    DeviceOrder::of(options_.device).remove_ring();
 }
 
 std::shared_ptr<RingPlan> ReadyRing::make_plan(std::unique_ptr<const layouts::Schedule> forward,
                                                std::unique_ptr<const layouts::Schedule> backward, bool deterministic) {
     const DeviceScope scope(options_.device);
+    const CaptureElsewhere capture;
     auto plan = std::make_shared<RingPlan>(of_plans_, std::move(forward), std::move(backward), deterministic);
     const auto needs = plan->needs();
     std::unique_lock lock(mutex_);
@@ -78,7 +126,7 @@ std::shared_ptr<RingPlan> ReadyRing::make_plan(std::unique_ptr<const layouts::Sc
         make_lanes_and_events(*plan);
         plan->place(lanes_of(*plan));
     });
-    agree_on_known_kernels(*plan);
+    agree_on_rehearsals(*plan);
     return plan;
 }
 
@@ -91,16 +139,15 @@ void ReadyRing::make_lanes_and_events(const RingPlan& plan) {
     while (events_.end.size() < plan.instructions()) events_.end.emplace_back(Event::Use::ordering);
 }
 
-void ReadyRing::agree_on_known_kernels(const RingPlan& plan) {
-    if (!must_rehearse(plan, Pass::forward) && !must_rehearse(plan, Pass::backward)) return;
+void ReadyRing::agree_on_rehearsals(RingPlan& plan) {
+    if (team_.size() == 1) return;
     Bytes known;
     for (const auto pass : {Pass::forward, Pass::backward})
         known.push_back(std::byte{launched_kernels().contains(plan.kernels(pass))});
     const auto all = team_.all_gather(rank_, std::move(known), options_.timeout);
     for (const auto pass : {Pass::forward, Pass::backward})
-        if (std::ranges::all_of(
-                all, [&](const Bytes& of_rank) { return of_rank.at(static_cast<std::size_t>(pass)) != std::byte{0}; }))
-            known_kernels_.insert(plan.kernels(pass));
+        plan.must_rehearse[static_cast<std::size_t>(pass)] = !std::ranges::all_of(
+            all, [&](const Bytes& of_rank) { return of_rank.at(static_cast<std::size_t>(pass)) != std::byte{0}; });
 }
 
 void ReadyRing::rehearse(RingPlan& plan, Pass pass, const CallerTensors& tensors) {
@@ -122,27 +169,36 @@ void ReadyRing::rehearse(RingPlan& plan, Pass pass, const CallerTensors& tensors
     work.give_back(pass, tensors, stream);
     RINGLAB_CUDA(cudaStreamSynchronize(stream));
     launched_kernels().insert(plan.kernels(pass));
-    known_kernels_.insert(plan.kernels(pass));
 }
 
 void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const CallerTensors& tensors,
                     std::uint64_t dropout_seed, cudaStream_t caller) {
     const DeviceScope scope(options_.device);
+    const CaptureElsewhere capture;
     if (!plan->is_placed()) plan->place(lanes_of(*plan));  // without the mutex, as it may wait for earlier copies
     std::unique_lock lock(mutex_);
     begin_call();
+    auto& order = DeviceOrder::of(options_.device);
+    auto flight = take_flight(plan, pass);
+    const auto end = [&] {
+        flight.ended.record(compute());
+        order.end(compute());
+        flight.ended.hold_back(caller);
+        flights_.push_back(std::move(flight));
+    };
     try {
         auto& work = plan->work();
         work.set_dropout_seed(dropout_seed);
-        const bool rehearses = must_rehearse(*plan, pass);
+        auto& rehearses = plan->must_rehearse[static_cast<std::size_t>(pass)];
         if (rehearses) {
             wait_for_flights(lock);
             team_.barrier(rank_, options_.timeout);
         }
-        auto flight = take_flight(plan, pass);
         flight.begun.record(caller);
         flight.begun.hold_back(compute());
+        order.begin(compute());
         if (rehearses) rehearse(*plan, pass, tensors);
+        rehearses = false;
         if (peers_may_read_) exchange_.meet(compute());
         work.take(pass, tensors, compute());
         exchange_.meet(compute());
@@ -150,13 +206,16 @@ void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const Call
         plan->issuer().enqueue();
         work.give_back(pass, tensors, compute());
         peers_may_read_ = plan->program(pass).fetches();
-        flight.ended.record(compute());
-        flight.ended.hold_back(caller);
-        flights_.push_back(std::move(flight));
+        end();
     } catch (const std::exception& error) {
         failure_ = error.what();
         plan->work().give_up();  // is in no flight yet
         release();
+        try {
+            end();  // what was enqueued may still use the caller's tensors
+        } catch (const Error&) {
+            // Then the device runs nothing more.
+        }
         throw;
     }
 }
@@ -180,6 +239,7 @@ void ReadyRing::land_flights() {
         }
         landed_.push_back(std::move(flight));
         flights_.pop_front();
+        ++landings_;
     }
 }
 
@@ -199,9 +259,29 @@ void ReadyRing::wait_for_flights(std::unique_lock<std::mutex>& lock) {
 }
 
 void ReadyRing::release() noexcept {
+    fill_with_nan();
     // Waits for arrival flags first: to abort a communicator of NCCL can take until the device's streams have gone on.
     for (const auto& flight : flights_) flight.plan->work().give_up();
     exchange_.transport().abort();
+}
+
+/// All of exchange memory but its flags, before waits end. By a copy engine, because a kernel that waits may hold all
+/// SMs.
+void ReadyRing::fill_with_nan() noexcept {
+    constexpr auto most = std::chrono::seconds(5);
+    try {
+        const auto first = exchange_.flags() * sizeof(std::uint32_t);
+        for (auto at = first; at < exchange_.bytes(); at += nan_.bytes())
+            RINGLAB_CUDA(cudaMemcpyAsync(static_cast<char*>(exchange_.memory().get()) + at, nan_.data(),
+                                         std::min(nan_.bytes(), exchange_.bytes() - at), cudaMemcpyHostToDevice,
+                                         give_up_stream_));
+        const Event filled(Event::Use::ordering);
+        filled.record(give_up_stream_);
+        for (const auto begin = Clock::now(); !filled.done() && Clock::now() - begin < most;)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+        // The device runs nothing more.
+    }
 }
 
 void ReadyRing::watch(const std::stop_token& stop) noexcept {
@@ -210,10 +290,11 @@ void ReadyRing::watch(const std::stop_token& stop) noexcept {
     std::unique_lock lock(mutex_);
     try {
         const DeviceScope scope(options_.device);
+        const CaptureElsewhere capture;
+        std::uint64_t landings = 0;  // when it last looked; calls land flights too
         while (!stopped_.wait_for(lock, stop, interval, [&] { return stop.stop_requested(); })) {
-            const auto before = flights_.size();
             land_flights();
-            if (flights_.empty() || flights_.size() < before || !flights_.front().begun.done()) {
+            if (std::exchange(landings, landings_) != landings_ || flights_.empty() || !flights_.front().begun.done()) {
                 waiting.restart();
                 continue;
             }
@@ -228,12 +309,19 @@ void ReadyRing::watch(const std::stop_token& stop) noexcept {
     }
 }
 
-void ReadyRing::disconnect() {
-    const DeviceScope scope(options_.device);
-    std::unique_lock lock(mutex_);
-    wait_for_flights(lock);
-    landed_.clear();
-    exchange_.disconnect();
+bool ReadyRing::let_go() noexcept {
+    try {
+        const DeviceScope scope(options_.device);
+        const CaptureElsewhere capture;
+        const std::lock_guard lock(mutex_);
+        land_flights();
+        if (!flights_.empty()) return false;
+        if (!failure_.empty()) give_up_stream_.synchronize();  // which writes flags, and waits for nothing
+        landed_.clear();
+        return exchange_.let_go();
+    } catch (const std::exception&) {
+        return false;  // the device has failed
+    }
 }
 
 bool ReadyRing::is_broken() const {

@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <set>
 #include <thread>
 
 namespace ringlab::gpu {
@@ -24,6 +23,10 @@ namespace ringlab::gpu {
 /// stream comes to its end. Before messages of the next pass all ranks' streams meet, so no message overwrites what a
 /// slower rank still uses. What peers fetch is read without this rank's knowledge. After a pass that fetches, the
 /// streams therefore meet once more before anything of the next pass is written.
+///
+/// Passes of several rings of one process on one device follow each other too, in the order of the calls: a kernel that
+/// waits for a peer may hold all SMs, and two of them could wait for each other. Ranks that share several rings
+/// therefore call them in the same order.
 class ReadyRing {
 public:
     using Options = RingExchange::Options;
@@ -46,13 +49,14 @@ public:
     ///
     /// Waits for the device only where it is many operations behind, and before kernels that the ring has not launched
     /// yet. Throws Error if the pass cannot be enqueued, or an earlier one failed or did not end within the time-out;
-    /// then the ring can be used no more.
+    /// then the ring can be used no more. What such a pass computed with blocks that did not arrive is NaN.
     void run(const std::shared_ptr<RingPlan>& plan, layouts::Pass pass, const CallerTensors& tensors,
              std::uint64_t dropout_seed, cudaStream_t caller);
 
-    /// All members together, before their rings are destroyed: lets go of peers' memory when no pass is under way any
-    /// more. Throws Error if a pass has failed: then peers may be using this rank's memory for as long as they live.
-    void disconnect();
+    /// Any member at any time, after its last pass: lets go of peers' memory. Returns whether the ring may be
+    /// destroyed: none of its passes is under way, and all peers have let go of this rank's memory or have ended. Waits
+    /// for nothing.
+    bool let_go() noexcept;
 
     /// Whether the ring can be used no more.
     bool is_broken() const;
@@ -77,11 +81,8 @@ private:
     std::vector<cudaStream_t> lanes_of(const RingPlan& plan) const;
     /// Makes the streams and events that a plan needs.
     void make_lanes_and_events(const RingPlan& plan);
-    /// Finds out which kernels of a plan have been launched by all ranks' processes.
-    void agree_on_known_kernels(const RingPlan& plan);
-    bool must_rehearse(const RingPlan& plan, layouts::Pass pass) const {
-        return team_.size() > 1 && !known_kernels_.contains(plan.kernels(pass));
-    }
+    /// Finds out whether kernels of a plan have not been launched by all ranks' processes.
+    void agree_on_rehearsals(RingPlan& plan);
     /// Warm-up: launches all kernels of a pass once, without messages, on whatever is in memory. CUDA loads a kernel at
     /// its first launch, and may wait for an idle device to do so. In a real pass this could be a deadlock, because the
     /// device may be waiting for a peer whose host waits in the same way. No pass may be under way on any rank.
@@ -96,8 +97,10 @@ private:
     /// pass that is stuck. Throws Error if one has failed.
     void wait_for_flights(std::unique_lock<std::mutex>& lock);
     void require_intact() const { require(failure_.empty(), "{}", failure_); }
-    /// Ends all waits for peers after a failure, so that streams go on. Their results are of no use.
+    /// Ends all waits for peers after a failure, so that streams go on. They then read NaN where peers should have
+    /// written.
     void release() noexcept;
+    void fill_with_nan() noexcept;
     /// Ends passes that exceed the time-out. Otherwise a pass that waits for a dead peer would hold the caller's stream
     /// for ever.
     void watch(const std::stop_token& stop) noexcept;
@@ -111,12 +114,13 @@ private:
     TableStore tables_;
     RingExchange exchange_;
     const RingPlan::Ring of_plans_;
-    std::set<std::string> known_kernels_;  // that all ranks have launched
-    bool peers_may_read_ = false;          // exchange memory, by fetches of the latest pass
+    TableStore::Staging nan_;      // bytes 0xff
+    bool peers_may_read_ = false;  // exchange memory, by fetches of the latest pass
 
     mutable std::mutex mutex_;  // guards all members below, and passes against the watcher thread
     std::deque<Flight> flights_;
     std::vector<Flight> landed_;  // of passes that have ended; their events are used again
+    std::uint64_t landings_ = 0;
     std::string failure_;
     std::condition_variable_any stopped_;
     std::jthread watcher_;  // the last member: it uses all others

@@ -63,11 +63,27 @@ void RingExchange::disconnect() {
     team_.barrier(rank_, options_.timeout);
     transport_->disconnect();
     team_.barrier(rank_, options_.timeout);
+    free_memory();
+}
+
+void RingExchange::free_memory() {
     transport_.reset();
     memory_.reset();
     fabric_.reset();
     held_ = {};
     ++generation_;
+}
+
+bool RingExchange::let_go() {
+    if (!transport_) return true;
+    try {
+        transport_->disconnect();
+    } catch (const Error&) {
+        transport_->abort();  // it has failed
+    }
+    if (!transport_->is_free()) return false;
+    free_memory();
+    return true;
 }
 
 void RingExchange::meet(cudaStream_t stream) {

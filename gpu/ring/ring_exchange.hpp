@@ -42,8 +42,9 @@ public:
     /// memory, throws Error on all of them, and there is again what was there before.
     void grow(const Needs& needs);
 
-    /// Lets go of peers' memory when no pass is under way any more.
-    void disconnect();
+    /// Lets go of peers' memory, without the others: no pass of this rank is under way any more, and none follows.
+    /// Returns whether they have let go of this rank's memory, or have ended; then it is freed.
+    bool let_go();
 
     /// Changes when exchange memory is another one.
     int generation() const { return generation_; }
@@ -61,6 +62,9 @@ public:
     std::uint32_t passes = 0;
 
 private:
+    /// All ranks together.
+    void disconnect();
+    void free_memory();
     void connect(const Needs& needs);
 
     Team& team_;

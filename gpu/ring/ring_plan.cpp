@@ -51,8 +51,8 @@ RingPlan::RingPlan(const Ring& ring, std::unique_ptr<const layouts::Schedule> fo
         kernels_[index(pass)] =
             fmt::format("{} {} {} {} {} {} {} {}:{} {}/{} {} {} {} {} {}", ring.device, to_string(pass),
                         schedule(pass).options().schedule, mask.substr(0, mask.find(':')), ranks, p.batch, p.tokens,
-                        p.query_heads, p.kv_heads, p.head_dim, p.value_dim, to_string(p.dtype), p.soft_cap > 0,
-                        p.dropout.drops(), p.sinks.size(), deterministic);
+                        p.query_heads, p.kv_heads, p.head_dim, p.value_dim, to_string(p.dtype),
+                        p.soft_cap > 0 || p.effective_scale() <= 0, p.dropout.drops(), p.sinks.size(), deterministic);
 }
 
 MapOptions RingPlan::map_options() const {
@@ -99,7 +99,8 @@ void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
     const RankOptions options{.memory = memory,
                               .deterministic = deterministic_,
                               .fused_start = ring_.fused_start,
-                              .most_wait = ring_.timeout,
+                              // Longer than the ring, which fills what did not arrive with NaN before it ends waits.
+                              .most_wait = 2 * ring_.timeout,
                               .flagged_peers = flagged_peers(exchange.fabric(), {.ring = ring_.team.size()}, rank_),
                               .tables = tables_.get(),
                               .passes = &exchange.passes,
@@ -107,6 +108,7 @@ void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
     work_ = std::make_unique<Rank>(schedule(Pass::forward), &schedule(Pass::backward), rank_, programs, maps,
                                    exchange.memory(), options);
     tables_->flush();
+    for (const auto pass : {Pass::forward, Pass::backward}) kernels_[index(pass)] += " " + work_->kernel_choices(pass);
     const IssuedRank issued{rank_, 0, rank_, ring_.device, work_.get(), &exchange.transport(), lanes};
     issuer_ = std::make_unique<Issuer>(std::vector{issued}, ring_.team,
                                        Issuer::Options{{.ring = ring_.team.size()}, ring_.timeout});

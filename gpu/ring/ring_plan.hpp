@@ -34,7 +34,7 @@ public:
     const layouts::Schedule& schedule(layouts::Pass pass) const { return *schedules_[index(pass)]; }
     const layouts::Program& program(layouts::Pass pass) const { return programs_[index(pass)]; }
 
-    /// Text of all that the choice of a pass's kernels depends on, on this device.
+    /// Text of all that the choice of a pass's kernels depends on, on this device; once the plan is placed.
     const std::string& kernels(layouts::Pass pass) const { return kernels_[index(pass)]; }
 
     /// The exchange memory that this plan needs, with as many flags as there are now, or as it needs.
@@ -48,6 +48,9 @@ public:
     /// wait for the device. Throws Error if that cannot be, on this rank alone.
     void place(const std::vector<cudaStream_t>& lanes);
     bool is_placed() const { return generation_ == ring_.exchange.generation(); }
+
+    /// By pass: its kernels have to be rehearsed first, see ReadyRing.
+    std::array<bool, 2> must_rehearse{};
 
     Rank& work() { return *work_; }
     Issuer& issuer() { return *issuer_; }

@@ -9,7 +9,7 @@
 
 namespace ringlab::gpu {
 
-// Members exchange vectors, one after another in one piece of memory.
+// Members exchange vectors, one after another in one piece of memory. take() throws Error if the bytes end too early.
 
 template <class Element>
 void append(Bytes& bytes, const std::vector<Element>& values) {
@@ -23,7 +23,13 @@ void append(Bytes& bytes, const std::vector<Element>& values) {
 template <class Element>
 void take(std::span<const std::byte>& bytes, std::vector<Element>& values) {
     std::size_t count = 0;
+    const auto require_bytes = [&](bool is_there) {
+        require(is_there, "another rank's message of {} bytes is too short; do all ranks run the same build?",
+                bytes.size());
+    };
+    require_bytes(bytes.size() >= sizeof(count));
     std::memcpy(&count, bytes.data(), sizeof(count));
+    require_bytes(count <= (bytes.size() - sizeof(count)) / sizeof(Element));
     values.resize(count);
     if (count > 0) std::memcpy(values.data(), bytes.data() + sizeof(count), count * sizeof(Element));
     bytes = bytes.subspan(sizeof(count) + count * sizeof(Element));

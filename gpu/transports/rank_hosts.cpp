@@ -1,6 +1,7 @@
 #include "gpu/transports/rank_hosts.hpp"
 
 #include "gpu/team/bytes.hpp"
+#include "processes/watching/neighbours.hpp"
 
 #include <unistd.h>
 
@@ -43,8 +44,10 @@ std::vector<Bytes> tell_all_the_host(Team& team, Clock::duration timeout) {
 
 HostName host_name() {
     HostName name{};
-    require(gethostname(name.data(), name.size() - 1) == 0, "this host does not tell its name: {}",
+    require(gethostname(name.data(), HOST_NAME_MAX + 1) == 0, "this host does not tell its name: {}",
             std::strerror(errno));
+    const auto space = static_cast<std::uint64_t>(processes::process_space());
+    fmt::format_to(name.begin() + std::strlen(name.data()), ":{:016x}", space);
     return name;
 }
 

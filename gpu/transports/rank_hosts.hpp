@@ -10,9 +10,11 @@
 namespace ringlab::gpu {
 
 /// A host's name with zeros behind it.
-using HostName = std::array<char, HOST_NAME_MAX + 2>;
+using HostName = std::array<char, HOST_NAME_MAX + 20>;
 
-/// The name of this process's host. Throws Error if it is not to be had.
+/// The name of this process's host, and a number that two hosts of the same name, or containers of one host in which
+/// processes cannot open each other's memory, do not share: "node7:5f3a9c2144d0e1b8". Throws Error if the name is not
+/// to be had.
 HostName host_name();
 
 /// Which ranks share a host, by global rank. A rank is the member of the team with the same number.

@@ -81,6 +81,9 @@ public:
     /// frees its own exchange memory when all ranks have done this.
     virtual void disconnect() {}
 
+    /// After disconnect(): whether no other rank can use this rank's exchange memory any more.
+    virtual bool is_free() const { return true; }
+
     /// Ends all waits of this rank's streams, whatever the data. Afterwards the transport can only be aborted again,
     /// for peers that still have work enqueued.
     virtual void abort() noexcept {}

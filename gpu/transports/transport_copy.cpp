@@ -3,6 +3,9 @@
 #include "gpu/device/driver.hpp"
 #include "gpu/transports/transport.hpp"
 #include "processes/shared_memory.hpp"
+#include "processes/watching/neighbours.hpp"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,48 +31,61 @@ struct EdgeCounts {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "counts are shared between processes");
 
-/// The counts of all edges in host memory that all issuing threads of a host see, of one process or of many.
+/// Whether a rank may still use its peers' memory.
+struct RankState {
+    std::atomic<std::int64_t> process;
+    std::atomic<bool> has_let_go;
+};
+
+/// The counts of all edges in host memory that all issuing threads of a host see, of one process or of many; where
+/// there are many, also the states of their ranks. Throws the same Error on all ranks if a process cannot have it.
 class CountTable {
 public:
-    CountTable(Team& team, const RankHosts& hosts, std::size_t edges, Clock::duration timeout)
-        : bytes_(std::max<std::size_t>(1, edges) * sizeof(EdgeCounts)) {
+    CountTable(Team& team, const RankHosts& hosts, std::size_t edges, Clock::duration timeout) {
         if (team.local_size() == team.size()) {
             own_ = std::make_unique<EdgeCounts[]>(edges);
             counts_ = own_.get();
             return;
         }
-        const int maker = hosts.first_rank_beside(team.first_local());
-        const bool makes = maker == team.first_local();
-        Bytes bytes(sizeof(processes::SharedMemory::Address));
-        if (makes) {
-            shared_.emplace(bytes_);
-            const auto address = shared_->address();
-            std::memcpy(bytes.data(), &address, sizeof(address));
-        }
-        const auto all = team.all_gather(team.first_local(), std::move(bytes), timeout);
-        if (!makes) {
-            processes::SharedMemory::Address address;
-            std::memcpy(&address, all.at(static_cast<std::size_t>(maker)).data(), sizeof(address));
+        const auto ranks = static_cast<std::size_t>(team.size());
+        const auto bytes = ranks * sizeof(RankState) + edges * sizeof(EdgeCounts);
+        const int rank = team.first_local(), maker = hosts.first_rank_beside(rank);
+        processes::SharedMemory::Address address;
+        team.together(rank, timeout, [&] {
+            if (maker != rank) return;
+            shared_.emplace(bytes);
+            address = shared_->address();
+        });
+        Bytes own(sizeof(address));
+        std::memcpy(own.data(), &address, sizeof(address));
+        const auto all = team.all_gather(rank, std::move(own), timeout);
+        team.together(rank, timeout, [&] {
+            if (maker == rank) return;
+            const auto& of_maker = all.at(static_cast<std::size_t>(maker));
+            require(of_maker.size() == sizeof(address), "rank {} does not say where its counts are", maker);
+            std::memcpy(&address, of_maker.data(), sizeof(address));
             try {
-                shared_.emplace(address, bytes_);
+                shared_.emplace(address, bytes);
             } catch (const Error& error) {
                 fail("{}; the copy transport works inside one host, use NCCL", error.what());
             }
-        }
-        team.barrier(team.first_local(), timeout);
+        });
         shared_->all_have_it();
-        counts_ = static_cast<EdgeCounts*>(shared_->data());
+        states_ = static_cast<RankState*>(shared_->data());
+        counts_ = reinterpret_cast<EdgeCounts*>(states_ + ranks);
+        states_[rank].process = getpid();
     }
     CountTable(const CountTable&) = delete;
     CountTable& operator=(const CountTable&) = delete;
 
     EdgeCounts& operator[](std::size_t edge) const { return counts_[edge]; }
+    RankState& state(int rank) const { return states_[rank]; }
 
 private:
-    std::size_t bytes_;
     std::optional<processes::SharedMemory> shared_;
     std::unique_ptr<EdgeCounts[]> own_;
     EdgeCounts* counts_ = nullptr;
+    RankState* states_ = nullptr;
 };
 
 /// A rank's memory, and one event for each of its ends of edges, as its peers learn of them. An event is reused for
@@ -202,8 +218,10 @@ public:
             if (across) RINGLAB_CUDA(cudaIpcGetEventHandle(&entry.handle, event));
         }
         if (across) {
-            for (const auto& bytes : directory.team.all_gather(joining.member, pack(own_), directory.options.timeout))
-                introduce(unpack(bytes));
+            const auto cards = directory.team.all_gather(joining.member, pack(own_), directory.options.timeout);
+            directory.team.together(joining.member, directory.options.timeout, [&] {
+                for (const auto& bytes : cards) introduce(unpack(bytes));
+            });
             return;
         }
         {
@@ -278,7 +296,20 @@ public:
         return possible ? peer(rank).address() : nullptr;  // processes could not have opened it without access
     }
 
-    void disconnect() override { peers_.clear(); }
+    void disconnect() override {
+        peers_.clear();
+        if (directory_.across_processes()) directory_.counts.state(rank_).has_let_go = true;
+    }
+
+    bool is_free() const override {
+        if (!directory_.across_processes()) return true;
+        for (int rank = 0; rank < directory_.options.group.world(); ++rank) {
+            if (rank == rank_ || !reaches(rank)) continue;
+            const auto& state = directory_.counts.state(rank);
+            if (!state.has_let_go && !processes::has_ended(state.process)) return false;
+        }
+        return true;
+    }
 
     /// Ends all waits for meetings. Rank::give_up() ends those for arrival flags.
     void abort() noexcept override {
@@ -315,12 +346,8 @@ private:
     }
     static void copy_pieces(const Message& message, const char* from, char* to, cudaStream_t stream) {
         for (const auto& piece : message.pieces) {
-            if (piece.rows == 1)
-                RINGLAB_CUDA(
-                    cudaMemcpyAsync(to + piece.to, from + piece.from, piece.bytes, cudaMemcpyDeviceToDevice, stream));
-            else
-                RINGLAB_CUDA(cudaMemcpy2DAsync(to + piece.to, piece.to_pitch, from + piece.from, piece.from_pitch,
-                                               piece.bytes, piece.rows, cudaMemcpyDeviceToDevice, stream));
+            copy_rows(to + piece.to, piece.to_pitch, from + piece.from, piece.from_pitch, piece.bytes, piece.rows,
+                      stream);
         }
     }
 

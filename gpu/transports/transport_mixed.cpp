@@ -42,6 +42,8 @@ public:
         inside_->disconnect();
         between_->disconnect();
     }
+    bool is_free() const override { return inside_->is_free() && between_->is_free(); }
+
     // Inside first: to abort a communicator of NCCL can take until the device's streams have gone on.
     void abort() noexcept override {
         inside_->abort();

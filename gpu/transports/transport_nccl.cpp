@@ -280,9 +280,6 @@ private:
 }  // namespace
 
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const Routes& routes) {
-    // Turns off NCCL's monitoring service (RAS), which is not needed. Its thread counts communicators, and ends the
-    // process by an assertion if its count is wrong.
-    setenv("NCCL_RAS_ENABLE", "0", 0);
     return std::make_unique<NcclFabric>(team, options, routes);
 }
 

@@ -17,6 +17,9 @@ struct Neighbour {
 /// so, otherwise "process 1234".
 std::string name_by_launcher();
 
+/// The number of where process numbers have the same meaning: this boot of this kernel, and this container.
+std::int64_t process_space();
+
 /// Whether there is a process with this number. A process that has ended still exists until its parent asks for its
 /// status.
 bool exists(std::int64_t process);

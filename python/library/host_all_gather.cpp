@@ -22,19 +22,20 @@ Clock::duration duration_of(double seconds) {
 
 extern "C" {
 
-ringlab_status ringlab_all_gather_create(int ranks, size_t bytes, int64_t address[2], ringlab_all_gather** gather) {
+ringlab_status ringlab_all_gather_create(int ranks, size_t bytes, int64_t address[3], ringlab_all_gather** gather) {
     return guarded(RINGLAB_REFUSED, [&] {
         *gather = new ringlab_all_gather{.ranks = {ranks, bytes}};
         const auto own = (*gather)->ranks.address();
         address[0] = own.process;
-        address[1] = own.descriptor;
+        address[1] = own.space;
+        address[2] = own.descriptor;
     });
 }
 
-ringlab_status ringlab_all_gather_open(const int64_t address[2], int rank, int ranks, size_t bytes,
+ringlab_status ringlab_all_gather_open(const int64_t address[3], int rank, int ranks, size_t bytes,
                                        ringlab_all_gather** gather) {
     return guarded(RINGLAB_REFUSED, [&] {
-        const processes::SharedMemory::Address of_rank_0{address[0], static_cast<std::int32_t>(address[1])};
+        const processes::SharedMemory::Address of_rank_0{address[0], address[1], address[2]};
         *gather = new ringlab_all_gather{.ranks = {of_rank_0, rank, ranks, bytes}};
     });
 }

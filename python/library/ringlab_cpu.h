@@ -15,7 +15,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CPU_VERSION 3
+#define RINGLAB_CPU_VERSION 4
 int ringlab_version(void);
 
 typedef enum {
@@ -110,9 +110,9 @@ void ringlab_ring_done(ringlab_ring* ring, uint64_t request, const void* data, s
 typedef struct ringlab_all_gather ringlab_all_gather;
 
 /* On rank 0. `address` is for the other ranks; it holds until ringlab_all_gather_ready(), when all have opened it. */
-ringlab_status ringlab_all_gather_create(int ranks, size_t bytes, int64_t address[2], ringlab_all_gather** gather);
+ringlab_status ringlab_all_gather_create(int ranks, size_t bytes, int64_t address[3], ringlab_all_gather** gather);
 /* On the others. Refused where rank 0's memory cannot be opened, as on another host. */
-ringlab_status ringlab_all_gather_open(const int64_t address[2], int rank, int ranks, size_t bytes,
+ringlab_status ringlab_all_gather_open(const int64_t address[3], int rank, int ranks, size_t bytes,
                                        ringlab_all_gather** gather);
 void ringlab_all_gather_ready(ringlab_all_gather* gather);
 /* The other ranks hear that this one begins no further round. */

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 using namespace ringlab;
 using gpu::CallerTensors;
@@ -17,17 +18,18 @@ using layouts::Pass;
 using python::guarded;
 using python::guarded_pass;
 
+struct ringlab_cuda_plan {
+    ringlab_cuda_ring& ring;
+    std::shared_ptr<gpu::RingPlan> plan;
+    bool sinks;
+};
+
 struct ringlab_cuda_ring {
     python::CallbackTeam team;
     python::CallbackMemory memory;
     std::optional<gpu::ReadyRing> ready = {};
     std::string broken = {};  // why the ring can be used no more
-};
-
-struct ringlab_cuda_plan {
-    ringlab_cuda_ring& ring;
-    std::shared_ptr<gpu::RingPlan> plan;
-    bool sinks;
+    std::vector<std::unique_ptr<ringlab_cuda_plan>> plans = {};
 };
 
 namespace {
@@ -108,12 +110,10 @@ ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, c
     return status;
 }
 
-void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring) {
-    const auto status = guarded(RINGLAB_BROKEN, [&] {
-        require(ring->broken.empty(), "this ring ended in an earlier call: {}", ring->broken);
-        ring->ready->disconnect();
-    });
-    if (status == RINGLAB_OK) delete ring;
+int ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring) {
+    if (!ring->ready->let_go()) return 0;
+    delete ring;
+    return 1;
 }
 
 void ringlab_cuda_ring_held(const ringlab_cuda_ring* ring, int64_t* device, int64_t* host) {
@@ -128,10 +128,10 @@ ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_p
     const auto status = guarded(RINGLAB_REFUSED, [&] {
         require(ring->broken.empty(), "this ring ended in an earlier call: {}", ring->broken);
         auto schedules = python::schedules_from(*problem, *choices, options->sinks != 0);
-        *plan = new ringlab_cuda_plan{
-            *ring,
-            ring->ready->make_plan(std::move(schedules[0]), std::move(schedules[1]), options->deterministic != 0),
-            options->sinks != 0};
+        auto made =
+            ring->ready->make_plan(std::move(schedules[0]), std::move(schedules[1]), options->deterministic != 0);
+        ring->plans.emplace_back(new ringlab_cuda_plan{*ring, std::move(made), options->sinks != 0});
+        *plan = ring->plans.back().get();
     });
     if (status == RINGLAB_OK || !(ring->team.cancelled() || ring->ready->is_broken())) return status;
     if (ring->broken.empty()) ring->broken = python::last_message;
@@ -144,7 +144,9 @@ void ringlab_cuda_plan_scratch(const ringlab_cuda_plan* plan, int64_t bytes[2]) 
 }
 
 void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan) {
-    if (plan->ring.broken.empty()) delete plan;  // otherwise passes that never end may be using its tables
+    auto& ring = plan->ring;
+    if (!ring.broken.empty()) return;  // passes that have not ended may be using its tables: it goes with the ring
+    std::erase_if(ring.plans, [&](const auto& one) { return one.get() == plan; });
 }
 
 ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,

@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CUDA_VERSION 3
+#define RINGLAB_CUDA_VERSION 4
 int ringlab_cuda_version(void);
 
 /* Why the last call of this thread failed; valid until its next call. */
@@ -56,9 +56,9 @@ ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, c
                                         int rank, int ranks, int device, ringlab_cuda_transport transport,
                                         double timeout, ringlab_cuda_ring** ring);
 
-/* All ranks, after their plans are destroyed; waits for the ring's passes. The memory of a broken ring stays, as peers
- * may be using it. */
-void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring);
+/* Any rank at any time, also of a broken ring; its plans go with it. Returns 1 if the ring is destroyed, and 0 as long as
+ * passes, or peers that have not done the same and live, may be using its memory: then it is to be called again. */
+int ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring);
 
 /* What the ring holds besides memory of the allocator, in bytes: device memory that peers read and write, and pinned
  * host memory. It grows only when a plan needs more than all plans before. */
@@ -81,7 +81,7 @@ ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_p
 /* Bytes of device memory that a forward and a backward pass need besides their tensors. */
 void ringlab_cuda_plan_scratch(const ringlab_cuda_plan* plan, int64_t bytes[2]);
 
-/* Its passes may still be under way. */
+/* Its passes may still be under way. Of a broken ring it does nothing. */
 void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan);
 
 /* ---- Passes ---- */

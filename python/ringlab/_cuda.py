@@ -8,7 +8,7 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_
 
 from ringlab import _library
 
-VERSION = 3
+VERSION = 4
 TRANSPORTS = {"automatic": 0, "copy": 1, "nccl": 2}
 
 ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t))
@@ -54,8 +54,8 @@ def library():
     loaded.ringlab_cuda_message.restype = c_char_p
     for name, arguments in SIGNATURES.items():
         getattr(loaded, name).argtypes = arguments
-    for name in ("ringlab_cuda_plan_destroy", "ringlab_cuda_ring_destroy"):
-        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], None
+    loaded.ringlab_cuda_plan_destroy.argtypes, loaded.ringlab_cuda_plan_destroy.restype = [c_void_p], None
+    loaded.ringlab_cuda_ring_destroy.argtypes = [c_void_p]
     loaded.ringlab_cuda_ring_held.argtypes = [c_void_p, POINTER(c_int64), POINTER(c_int64)]
     loaded.ringlab_cuda_ring_held.restype = None
     loaded.ringlab_cuda_plan_scratch.argtypes = [c_void_p, POINTER(c_int64)]

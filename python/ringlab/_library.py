@@ -6,7 +6,7 @@ import pathlib
 import struct
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
-VERSION = 3
+VERSION = 4
 REFUSED, BROKEN = 1, 2
 KINDS = {"layout": 0, "mask": 1, "schedule": 2}
 DTYPES = {"bf16": 0, "fp16": 1, "fp32": 2, "fp64": 3}

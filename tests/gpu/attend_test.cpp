@@ -6,6 +6,7 @@
 #include "reference/attention/blocked.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/error/error_model.hpp"
+#include "reference/tensors/blas.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
@@ -16,8 +17,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <exception>
+#include <future>
 #include <random>
 #include <span>
+#include <thread>
 #include <vector>
 
 namespace ringlab::tests {
@@ -62,26 +67,73 @@ void multiply_keys(reference::Tensor& k, KeyFactor factor, DType dtype) {
     k = reference::rounded(std::move(k), dtype);
 }
 
-void agrees_with_the_reference(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
-                               KeyFactor key_factor = nullptr) {
+/// What a case is compared with.
+struct Expected {
+    std::uint64_t seed;
+    layouts::Mask mask;
+    layouts::Layout layout;
+    reference::Inputs inputs;
+    reference::Outputs outputs;
+    reference::Bounds bounds;
+};
+
+Expected expected_of(const AttendCase& c, std::uint64_t seed, const layouts::Mask& mask, const layouts::Layout& layout,
+                     KeyFactor key_factor, int threads) {
+    auto inputs = random_inputs(c.problem, seed);
+    if (key_factor) multiply_keys(inputs.k, key_factor, c.problem.dtype);
+    auto outputs = reference::blocked_attention(c.problem, mask, inputs, {.threads = threads});
+    const auto bounds = bounds_of(c, mask, layout, inputs, outputs);
+    return {seed, mask, layout, std::move(inputs), std::move(outputs), bounds};
+}
+
+std::uint64_t new_seed() {
     static std::mt19937_64 seeds(std::random_device{}());
-    const auto seed = seeds();
-    BOOST_TEST_CONTEXT(c << ", seed " << seed) {
-        auto inputs = random_inputs(c.problem, seed);
-        if (key_factor) multiply_keys(inputs.k, key_factor, c.problem.dtype);
-        const auto expected = reference::blocked_attention(c.problem, mask, inputs);
-        const auto measured = run_on_device(c, mask, layout, inputs);
-        const auto bounds = bounds_of(c, mask, layout, inputs, expected);
-        check(reference::deviations(measured.exact, expected), bounds);
+    return seeds();
+}
+
+void agrees(const AttendCase& c, const Expected& with) {
+    BOOST_TEST_CONTEXT(c << ", seed " << with.seed) {
+        const auto measured = run_on_device(c, with.mask, with.layout, with.inputs);
+        check(reference::deviations(measured.exact, with.outputs), with.bounds);
         if (c.policy == Policy::carry)
-            check("o_rounded", reference::deviation("o", measured.o_rounded, expected.o), bounds.o);
+            check("o_rounded", reference::deviation("o", measured.o_rounded, with.outputs.o), with.bounds.o);
     }
 }
 
 void agrees_with_the_reference(const AttendCase& c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-    agrees_with_the_reference(c, mask, layouts::make_layout(c.layout, mask, c.ranks));
+    agrees(c, expected_of(c, new_seed(), mask, layouts::make_layout(c.layout, mask, c.ranks), nullptr, 0));
 }
+
+/// The same for many cases. The error model takes several times as long as the reference, on one core, and both take
+/// far longer than the device: so each core computes them for a case of its own.
+class Cases {
+public:
+    ~Cases() noexcept(false) {
+        if (std::uncaught_exceptions() == 0) finish(0);
+    }
+
+    void add(const AttendCase& c) {
+        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+        add(c, mask, layouts::make_layout(c.layout, mask, c.ranks));
+    }
+    void add(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
+             KeyFactor key_factor = nullptr) {
+        finish(std::max(1u, std::thread::hardware_concurrency()) - 1);
+        expected_.push_back({c, std::async(std::launch::async, [=, seed = new_seed()] {
+                                 return expected_of(c, seed, mask, layout, key_factor, 1);
+                             })});
+    }
+
+private:
+    void finish(std::size_t most_left) {
+        for (; expected_.size() > most_left; expected_.pop_front())
+            agrees(expected_.front().first, expected_.front().second.get());
+    }
+
+    const reference::SingleThreadedBlas guard_;
+    std::deque<std::pair<AttendCase, std::future<Expected>>> expected_;
+};
 
 layouts::Problem problem(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
                          std::int64_t value_dim, DType dtype = DType::bf16, std::int64_t batch = 1) {
@@ -129,60 +181,73 @@ const std::vector<Dims> dims_in_order{{128, 128}, {192, 128}, {256, 256}};
 BOOST_AUTO_TEST_SUITE(attend, *boost::unit_test::precondition(has_gpu))
 
 // 1290 tokens over 3 ranks: zigzag chunks of 215, shards of 430; no tile side divides them.
-BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference,
-                     data::make(families()) * data::make(masks) * data::make(layout_names), family, mask, layout) {
-    agrees_with_the_reference(
-        {.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3, .family = family});
+BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference, data::make(families()), family) {
+    Cases cases;
+    for (const auto& mask : masks)
+        for (const auto& layout : layout_names)
+            cases.add(
+                {.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3, .family = family});
 }
 
-BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too,
-                     data::make(families()) * data::make(masks) * data::make(dims_in_order), family, mask, dims) {
-    agrees_with_the_reference({.problem = problem(1290, 4, 2, dims.head, dims.value),
-                               .mask = mask,
-                               .layout = "zigzag",
-                               .ranks = 3,
-                               .deterministic = true,
-                               .family = family});
+BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too, data::make(families()), family) {
+    Cases cases;
+    for (const auto& mask : masks)
+        for (const auto& dims : dims_in_order)
+            cases.add({.problem = problem(1290, 4, 2, dims.head, dims.value),
+                       .mask = mask,
+                       .layout = "zigzag",
+                       .ranks = 3,
+                       .deterministic = true,
+                       .family = family});
 }
 
-BOOST_DATA_TEST_CASE(every_mask_agrees_where_dims_are_split, data::make(families()) * data::make(masks), family, mask) {
-    agrees_with_the_reference(
-        {.problem = problem(1290, 4, 2, 256, 256), .mask = mask, .layout = "striped:5", .ranks = 3, .family = family});
+BOOST_DATA_TEST_CASE(every_mask_agrees_where_dims_are_split, data::make(families()), family) {
+    Cases cases;
+    for (const auto& mask : masks)
+        cases.add({.problem = problem(1290, 4, 2, 256, 256),
+                   .mask = mask,
+                   .layout = "striped:5",
+                   .ranks = 3,
+                   .family = family});
 }
 
-BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees,
-                     data::make(families()) * data::make(all_dims) * data::make({DType::bf16, DType::fp16}) *
-                         data::make({false, true}),
-                     family, dims, dtype, deterministic) {
-    agrees_with_the_reference({.problem = problem(388, 4, 2, dims.head, dims.value, dtype, 2),
-                               .layout = "zigzag",
-                               .ranks = 2,
-                               .deterministic = deterministic,
-                               .family = family});
+BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees, data::make(families()), family) {
+    Cases cases;
+    for (const auto& dims : all_dims)
+        for (const auto dtype : {DType::bf16, DType::fp16})
+            for (const bool deterministic : {false, true})
+                cases.add({.problem = problem(388, 4, 2, dims.head, dims.value, dtype, 2),
+                           .layout = "zigzag",
+                           .ranks = 2,
+                           .deterministic = deterministic,
+                           .family = family});
 }
 
 // The hopper family computes p of a full tile with the maxima of earlier tiles, unless a row's sum grows past a limit.
 // From one tile to the next the largest score of a row rises by about 2^4, by 2^30 or by more than fp32 can hold, or
 // falls.
-BOOST_DATA_TEST_CASE(maxima_may_rise_late,
-                     data::make(families()) * data::make({DType::bf16, DType::fp16}) *
-                         data::make(std::vector<Dims>{{64, 64}, {128, 128}, {192, 128}, {256, 256}}) *
-                         data::make(std::vector<KeyFactor>{[](std::size_t t) { return t < 400 ? 0.1 : 1.0; },
-                                                           [](std::size_t t) { return t < 400 ? 0.1 : 7.0; },
-                                                           [](std::size_t t) { return t < 400 ? 0.1 : 60.0; },
-                                                           [](std::size_t t) { return t < 400 ? 60.0 : 0.1; }}),
-                     family, dtype, dims, key_factor) {
-    const AttendCase c{.problem = problem(800, 2, 1, dims.head, dims.value, dtype), .mask = "full", .family = family};
-    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-    agrees_with_the_reference(c, mask, layouts::make_layout(c.layout, mask, c.ranks), key_factor);
+BOOST_DATA_TEST_CASE(maxima_may_rise_late, data::make(families()), family) {
+    Cases cases;
+    for (const auto dtype : {DType::bf16, DType::fp16})
+        for (const auto& dims : std::vector<Dims>{{64, 64}, {128, 128}, {192, 128}, {256, 256}})
+            for (const KeyFactor key_factor :
+                 std::vector<KeyFactor>{[](std::size_t t) { return t < 400 ? 0.1 : 1.0; },
+                                        [](std::size_t t) { return t < 400 ? 0.1 : 7.0; },
+                                        [](std::size_t t) { return t < 400 ? 0.1 : 60.0; },
+                                        [](std::size_t t) { return t < 400 ? 60.0 : 0.1; }}) {
+                const AttendCase c{
+                    .problem = problem(800, 2, 1, dims.head, dims.value, dtype), .mask = "full", .family = family};
+                const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+                cases.add(c, mask, layouts::make_layout(c.layout, mask, c.ranks), key_factor);
+            }
 }
 
-BOOST_DATA_TEST_CASE(long_rows_agree,
-                     data::make(std::vector<std::string>{"full", "window:3000,3000", "documents:3333,67",
-                                                         "block-causal:3150,5x50"}) *
-                         data::make({DType::bf16, DType::fp16}) * data::make({2, 3, 4}),
-                     mask, dtype, heads) {
-    agrees_with_the_reference({.problem = problem(3400, heads, 1, 128, 120, dtype), .mask = mask});
+BOOST_AUTO_TEST_CASE(long_rows_agree) {
+    Cases cases;
+    for (const auto* mask : {"full", "window:3000,3000", "documents:3333,67", "block-causal:3150,5x50"})
+        for (const auto dtype : {DType::bf16, DType::fp16})
+            for (const int heads : {2, 3, 4})
+                cases.add({.problem = problem(3400, heads, 1, 128, 120, dtype), .mask = mask});
 }
 
 // Rows of a zigzag rank with keys of the other one: half of the row tiles see nothing, among others with 24 key tiles
@@ -268,13 +333,14 @@ BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
 
 // On 132 multiprocessors the batch decides whether an item of the backward pass has a block to itself or is shared by
 // 2, 4 or 8, which add up.
-BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks,
-                     data::make(families()) * data::make({1, 40, 100, 290}) * data::make({false, true}) *
-                         data::make(whole_and_split_dims),
-                     family, batch, deterministic, dim) {
-    agrees_with_the_reference({.problem = problem(130, 2, 1, dim, dim, DType::bf16, batch),
-                               .deterministic = deterministic,
-                               .family = family});
+BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks, data::make(families()), family) {
+    Cases cases;
+    for (const std::int64_t batch : {1, 40, 100, 290})
+        for (const bool deterministic : {false, true})
+            for (const auto dim : whole_and_split_dims)
+                cases.add({.problem = problem(130, 2, 1, dim, dim, DType::bf16, batch),
+                           .deterministic = deterministic,
+                           .family = family});
 }
 
 // Items of 128 keys (64 where dims are split) of many heads: sections of them that fill 132 multiprocessors, whose
@@ -324,35 +390,44 @@ BOOST_DATA_TEST_CASE(few_tokens_are_enough,
 }
 
 /// The last `tokens` on rank 0, all others on rank 1: few rows over many keys, behind a carry, and many over few.
-void few_rows_agree(AttendCase c, std::int64_t tokens) {
+void add_few_rows(Cases& cases, AttendCase c, std::int64_t tokens) {
     const auto all = c.problem.tokens;
     c.layout = fmt::format("the last {} alone", tokens);
     c.ranks = 2;
     const layouts::Layout layout(c.layout, all, {{{all - tokens, 1, tokens}}, {{0, 1, all - tokens}}});
-    agrees_with_the_reference(c, layouts::make_mask(c.mask, all), layout);
+    cases.add(c, layouts::make_mask(c.mask, all), layout);
 }
 
-BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_under_every_mask,
-                     data::make(families()) * data::make(masks) * data::make({1, 16}), family, mask, tokens) {
-    few_rows_agree({.problem = problem(1290, 4, 1, 128, 128), .mask = mask, .family = family}, tokens);
+BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_under_every_mask, data::make(families()), family) {
+    Cases cases;
+    for (const auto& mask : masks)
+        for (const int tokens : {1, 16})
+            add_few_rows(cases, {.problem = problem(1290, 4, 1, 128, 128), .mask = mask, .family = family}, tokens);
 }
 
 // 3 tokens of 16 heads a kv head are three units of rows, of 5 heads one that is not full.
-BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_for_all_dims_and_heads,
-                     data::make(families()) * data::make(all_dims) * data::make({1, 5, 16}), family, dims, group) {
-    for (const auto policy : {Policy::carry, Policy::partials})
-        few_rows_agree(
-            {.problem = problem(300, 2 * group, 2, dims.head, dims.value, group == 5 ? DType::fp16 : DType::bf16, 2),
-             .policy = policy,
-             .family = family},
-            3);
+BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_for_all_dims_and_heads, data::make(families()), family) {
+    Cases cases;
+    for (const auto& dims : all_dims)
+        for (const int group : {1, 5, 16})
+            for (const auto policy : {Policy::carry, Policy::partials}) {
+                const auto dtype = group == 5 ? DType::fp16 : DType::bf16;
+                add_few_rows(cases,
+                             {.problem = problem(300, 2 * group, 2, dims.head, dims.value, dtype, 2),
+                              .policy = policy,
+                              .family = family},
+                             3);
+            }
 }
 
-BOOST_DATA_TEST_CASE(few_rows_with_a_soft_cap_agree, data::make(families()) * data::make({0.3, -0.1}), family, scale) {
-    auto p = problem(5000, 8, 1, 128, 128);
-    p.scale = scale;
-    p.soft_cap = 5;
-    few_rows_agree({.problem = p, .family = family}, 2);
+BOOST_DATA_TEST_CASE(few_rows_with_a_soft_cap_agree, data::make(families()), family) {
+    Cases cases;
+    for (const double scale : {0.3, -0.1}) {
+        auto p = problem(5000, 8, 1, 128, 128);
+        p.scale = scale;
+        p.soft_cap = 5;
+        add_few_rows(cases, {.problem = p, .family = family}, 2);
+    }
 }
 
 BOOST_DATA_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone, data::make(families()), family) {

@@ -114,7 +114,7 @@ BOOST_DATA_TEST_CASE(plans_that_take_turns_give_what_each_gives_alone, data::mak
         run(ring, make_plan(ring, tokens, mask, schedule), tensors, memory, stream);
         stream.synchronize();
         alone.push_back(tensors.results());
-        ring.disconnect();
+        BOOST_TEST(ring.let_go());
     }
     ReusedMemory memory;
     gpu::ReadyRing ring(*team, memory, options);
@@ -128,7 +128,7 @@ BOOST_DATA_TEST_CASE(plans_that_take_turns_give_what_each_gives_alone, data::mak
         }
     stream.synchronize();
     for (std::size_t i = 0; i < calls.size(); ++i) BOOST_TEST((tensors[i].results() == alone[i]), calls[i].second);
-    ring.disconnect();
+    BOOST_TEST(ring.let_go());
 }
 
 // Plans go while their passes are under way, and the next one gets their memory.
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
     BOOST_TEST(memory.allocations == allocations);
     BOOST_TEST(ring.held().device == held.device);
     BOOST_TEST(ring.held().host == held.host);
-    ring.disconnect();
+    BOOST_TEST(ring.let_go());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

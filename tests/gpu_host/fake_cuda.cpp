@@ -37,6 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int device_count = 4;
+constexpr std::size_t most_pitch = 0x7fffffff;
 thread_local int current_device = 0, recorded_by_thread = 0;
 
 /// Guards all streams and events.
@@ -107,8 +108,11 @@ std::set<FakeStream*> streams;  // under the mutex
 FakeStream& of(cudaStream_t stream) { return *reinterpret_cast<FakeStream*>(stream); }
 std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<std::shared_ptr<EventState>*>(event); }
 
-std::atomic<int> slow_device = -1, limited_device = -1;
+std::atomic<int> slow_device = -1, limited_device = -1, closed_device = -1;
+std::atomic<std::chrono::milliseconds> copy_time;
 std::atomic<std::size_t> most_bytes = 0;
+std::atomic<bool> captures = false;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 /// On a stream, or at once where there is none.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -122,7 +126,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 cudaError_t enqueue_copy(cudaStream_t stream, std::function<void()> copy) {
     return enqueue(stream, [stream, copy = std::move(copy)] {
         copy();
-        if (stream && of(stream).device == slow_device) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        if (stream && of(stream).device == slow_device) std::this_thread::sleep_for(copy_time.load());
     });
 }
 
@@ -205,6 +209,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
+    if (std::max(to_pitch, from_pitch) > most_pitch) return cudaErrorInvalidPitchValue;
     return enqueue_copy(stream, [=] {
         for (std::size_t row = 0; row < height; ++row)
             std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
@@ -219,6 +224,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 }
 cudaError_t cudaMemset2DAsync(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
                               cudaStream_t stream) {
+    if (pitch > most_pitch) return cudaErrorInvalidPitchValue;
     return enqueue(stream, [=] {
         for (std::size_t row = 0; row < height; ++row)
             std::memset(static_cast<char*>(memory) + row * pitch, value, width);
@@ -280,7 +286,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
                      }});
     return cudaSuccess;
 }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+    std::swap(*mode, capture_mode);
+    return cudaSuccess;
+}
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (captures && capture_mode != cudaStreamCaptureModeRelaxed) return cudaErrorStreamCaptureUnsupported;
     const std::lock_guard lock(mutex);
     return of(event)->passed >= of(event)->recorded ? cudaSuccess : cudaErrorNotReady;
 }
@@ -301,6 +312,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
     return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+    if (current_device == closed_device) return cudaErrorMapBufferObjectFailed;
     std::memcpy(memory, &handle, sizeof(*memory));
     return cudaSuccess;
 }
@@ -320,7 +332,12 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t hand
 
 namespace ringlab::tests {
 
-void slow_down_copies(int device) { slow_device = device; }
+void slow_down_copies(int device, std::chrono::milliseconds time) {
+    copy_time = time;
+    slow_device = device;
+}
+void capture_a_graph(bool begins) { captures = begins; }
+void open_no_memory_of_others(int device) { closed_device = device; }
 int events_recorded() { return recorded_by_thread; }
 void limit_allocations(int device, std::size_t bytes) {
     most_bytes = bytes;

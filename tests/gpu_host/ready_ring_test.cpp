@@ -118,9 +118,10 @@ struct RingMember {
     }
     void take_a_step(const std::shared_ptr<RingPlan>& plan, Seen& seen) { take_a_step(plan, tensors, seen); }
 
-    void disconnect() {
+    /// Waits until the ring may be destroyed.
+    void let_go() {
         caller.synchronize();
-        ring.disconnect();
+        while (!ring.let_go()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 
     const DeviceScope device;
@@ -151,7 +152,7 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
         constexpr int steps = 12;
         std::array<Seen, steps> seen;
         for (auto& step : seen) own.take_a_step(plan, step);
-        own.disconnect();
+        own.let_go();
         for (const auto& step : seen) wrong += step != Seen{};  // kernels here write a 0
     });
     BOOST_TEST(wrong == 0);
@@ -171,7 +172,7 @@ BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them,
         own.run(plan, Pass::forward);
         most = std::max<int>(most, tests::events_recorded() - before);
         least = std::min<int>(least, tests::events_recorded() - before);
-        own.disconnect();
+        own.let_go();
     });
     BOOST_TEST(most == 5);
     BOOST_TEST(least == 5);
@@ -187,7 +188,7 @@ BOOST_AUTO_TEST_CASE(a_forward_pass_wants_memory_of_its_caller_only_for_a_softma
             const auto plan = make_plan(own.ring, ranks, "ring");
             wrong += (plan->local_bytes(Pass::forward) > 0) != (ranks > 1);
             wrong += plan->local_bytes(Pass::backward) == 0;
-            own.ring.disconnect();
+            own.let_go();
         });
         BOOST_TEST(wrong == 0, ranks);
     }
@@ -215,7 +216,7 @@ BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({
             if (step < 3) held = now;
             wrong += now != held;
         }
-        own.disconnect();
+        own.let_go();
         wrong += own.ring.held().device != 0;
         for (const auto& step : seen) wrong += step != Seen{};
     });
@@ -240,7 +241,7 @@ BOOST_AUTO_TEST_CASE(a_larger_plan_makes_the_memory_grow_and_earlier_plans_go_on
         own.take_a_step(small, seen[1]);
         own.take_a_step(large, large_shard.tensors(), seen[2]);
         own.take_a_step(small, seen[3]);
-        own.disconnect();
+        own.let_go();
         for (const auto& step : seen) wrong += step != Seen{};
     });
     BOOST_TEST(wrong == 0);
@@ -267,7 +268,7 @@ BOOST_AUTO_TEST_CASE(a_plan_for_which_one_rank_has_no_memory_is_refused_by_all_a
         wrong += own.ring.held().device != held;
         wrong += own.ring.is_broken();
         own.take_a_step(small, seen[1]);
-        own.disconnect();
+        own.let_go();
         for (const auto& step : seen) wrong += step != Seen{};
     });
     tests::limit_allocations(-1);
@@ -296,7 +297,7 @@ BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
         for (int cut = 4; cut < 40; ++cut) step(cut);
         more += own.memory.allocations - before;
         held_more += own.ring.held().device != held.device || own.ring.held().host != held.host;
-        own.ring.disconnect();
+        own.let_go();
     });
     BOOST_TEST(more == 0);
     BOOST_TEST(held_more == 0);
@@ -306,6 +307,7 @@ BOOST_AUTO_TEST_CASE(a_pass_that_waits_for_a_rank_that_never_comes_lets_the_call
     const auto threads = make_thread_team(2);
     std::string said;
     bool is_broken = false;
+    unsigned char what_did_not_arrive = 0;
     threads->run([&](int member) {
         RingMember own(*threads, member, std::chrono::seconds(1));
         const auto plan = make_plan(own.ring, 2, "pull");
@@ -313,6 +315,9 @@ BOOST_AUTO_TEST_CASE(a_pass_that_waits_for_a_rank_that_never_comes_lets_the_call
         own.run(plan, Pass::forward);
         own.caller.synchronize();
         threads->barrier(member, std::chrono::seconds(20));
+        const auto& memory = plan->work().memory();
+        auto& last_byte = reinterpret_cast<unsigned char&>(memory.data()[memory.map().bytes() - 1]);
+        last_byte = 0;
         if (member == 0) {
             try {
                 for (int pass = 0; pass < 3; ++pass) {
@@ -323,11 +328,118 @@ BOOST_AUTO_TEST_CASE(a_pass_that_waits_for_a_rank_that_never_comes_lets_the_call
                 said = error.what();
             }
             is_broken = own.ring.is_broken();
+            what_did_not_arrive = last_byte;
         }
         threads->barrier(member, std::chrono::seconds(20));
+        own.let_go();
     });
     BOOST_TEST(said.starts_with("a forward pass has not ended after 1 s"), said);
     BOOST_TEST(is_broken);
+    BOOST_TEST(what_did_not_arrive == 0xff);  // NaN, so that the pass has no result that looks like one
+}
+
+// Each pass takes a third of the time-out, and the caller itself sees its end.
+BOOST_AUTO_TEST_CASE(passes_that_are_slow_but_end_do_not_add_up_to_the_time_out) {
+    const auto threads = make_thread_team(2);
+    std::atomic<int> wrong = 0;
+    tests::slow_down_copies(1, std::chrono::milliseconds(100));
+    threads->run([&](int member) {
+        RingMember own(*threads, member, std::chrono::seconds(1));
+        const auto plan = make_plan(own.ring, 2, "pull");
+        for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(3);) {
+            own.run(plan, Pass::forward);
+            own.caller.synchronize();
+            threads->barrier(member, std::chrono::seconds(20));
+        }
+        wrong += own.ring.is_broken();
+        own.let_go();
+    });
+    tests::slow_down_copies(-1);
+    BOOST_TEST(wrong == 0);
+}
+
+BOOST_AUTO_TEST_CASE(another_threads_capture_of_a_graph_does_not_end_a_ring) {
+    const auto threads = make_thread_team(2);
+    std::atomic<int> wrong = 0;
+    tests::slow_down_copies(0, std::chrono::milliseconds(300));
+    threads->run([&](int member) {
+        RingMember own(*threads, member);
+        const auto plan = make_plan(own.ring, 2, "pull");
+        own.run(plan, Pass::forward);
+        threads->barrier(member, std::chrono::seconds(20));
+        tests::capture_a_graph(true);
+        std::this_thread::sleep_for(std::chrono::milliseconds(250));
+        own.run(plan, Pass::forward);
+        threads->barrier(member, std::chrono::seconds(20));
+        tests::capture_a_graph(false);
+        own.caller.synchronize();
+        wrong += own.ring.is_broken();
+        own.let_go();
+    });
+    tests::slow_down_copies(-1);
+    BOOST_TEST(wrong == 0);
+}
+
+BOOST_DATA_TEST_CASE(a_ring_is_free_when_its_peers_have_let_go_too, data::make({false, true}), is_broken) {
+    const auto threads = make_thread_team(2);
+    std::atomic<int> wrong = 0;
+    threads->run([&](int member) {
+        RingMember own(*threads, member, std::chrono::seconds(is_broken ? 1 : 20));
+        const auto plan = make_plan(own.ring, 2, "pull");
+        own.run(plan, Pass::forward);
+        own.caller.synchronize();
+        threads->barrier(member, std::chrono::seconds(20));
+        if (is_broken && member == 0) {
+            own.run(plan, Pass::forward);  // without the other
+            wrong += own.ring.let_go();    // as long as the pass waits
+            own.caller.synchronize();
+        }
+        if (member == 0) wrong += own.ring.let_go();
+        wrong += own.ring.held().device == 0;
+        threads->barrier(member, std::chrono::seconds(20));
+        own.let_go();
+        wrong += own.ring.held().device != 0;
+        wrong += !own.ring.let_go();
+    });
+    BOOST_TEST(wrong == 0);
+}
+
+BOOST_AUTO_TEST_CASE(passes_of_two_rings_on_a_device_run_in_the_order_of_the_calls) {
+    const auto threads = make_thread_team(2);
+    std::atomic<int> wrong = 0;
+    threads->run([&](int member) {
+        RingMember first(*threads, member), second(*threads, member);
+        const auto of_first = make_plan(first.ring, 2, "pull"), of_second = make_plan(second.ring, 2, "ring");
+        for (auto* own : {&first, &second}) own->run(own == &first ? of_first : of_second, Pass::forward);
+        threads->barrier(member, std::chrono::seconds(20));
+        tests::slow_down_copies(0, std::chrono::milliseconds(100));
+        first.run(of_first, Pass::forward);
+        const Event ended(Event::Use::ordering);
+        ended.record(first.caller);
+        second.run(of_second, Pass::forward);
+        second.caller.synchronize();
+        wrong += !ended.done();
+        for (auto* own : {&first, &second}) own->let_go();
+    });
+    tests::slow_down_copies(-1);
+    BOOST_TEST(wrong == 0);
+}
+
+BOOST_AUTO_TEST_CASE(memory_that_one_rank_cannot_open_is_refused_by_all) {
+    const auto threads = make_thread_team(3);
+    std::array<std::string, 3> said;
+    tests::open_no_memory_of_others(1);
+    threads->run([&](int member) {
+        RingMember own(*threads, member, std::chrono::seconds(5));
+        try {
+            make_plan(own.ring, 3, "ring");
+        } catch (const Error& error) {
+            said.at(static_cast<std::size_t>(member)) = error.what();
+        }
+    });
+    tests::open_no_memory_of_others(-1);
+    for (const std::size_t rank : {0u, 2u}) BOOST_TEST(said.at(rank).starts_with("rank 1 cannot: CUDA"), said.at(rank));
+    BOOST_TEST(said[1].starts_with("CUDA"), said[1]);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

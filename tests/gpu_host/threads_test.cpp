@@ -9,8 +9,11 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 
 namespace ringlab::gpu {
 
@@ -228,8 +231,8 @@ BOOST_AUTO_TEST_CASE(ranks_share_a_host_as_the_environment_pretends) {
     });
 }
 
-/// Processes that take turns on one thread. A rank that gathers hears what it and those before it have said, so the last
-/// one hears all.
+/// Processes that take turns on one thread. A rank that gathers hears what it and those before it have said, so the
+/// last one hears all.
 class ProcessesInTurn : public Team {
 public:
     explicit ProcessesInTurn(int ranks) : given_(static_cast<std::size_t>(ranks)) {}
@@ -368,6 +371,45 @@ BOOST_AUTO_TEST_CASE(a_rank_that_is_stuck_in_an_operation_speaks_before_those_th
                               BOOST_TEST_MESSAGE(error.what());
                               return std::string(error.what()).find("has not ended after 2 s") != std::string::npos;
                           });
+}
+
+// The layout of a head of more than 2Mi tokens of 256 fp32 dims.
+BOOST_AUTO_TEST_CASE(rows_may_be_further_apart_than_cuda_takes_in_one_call) {
+    constexpr std::size_t pitch = (std::size_t{1} << 31) + 64, bytes = 8;
+    const std::unique_ptr<char, decltype(&std::free)> far(static_cast<char*>(std::malloc(2 * pitch)), &std::free);
+    BOOST_TEST_REQUIRE(far.get());
+    const Stream stream;
+    std::array<char, 2 * bytes> near{"rows far apart."}, back{};
+    copy_rows(far.get(), pitch, near.data(), bytes, bytes, 2, stream);
+    copy_rows(back.data(), bytes, far.get(), pitch, bytes, 2, stream);
+    fill_rows(far.get(), pitch, 1, bytes, 2, stream);
+    stream.synchronize();
+    BOOST_TEST(back == near, boost::test_tools::per_element());
+    BOOST_TEST(far.get()[pitch + bytes - 1] == 1);
+}
+
+BOOST_AUTO_TEST_CASE(launches_that_block_the_host_wait_for_nothing_that_it_enqueues_later) {
+    const auto threads = make_thread_team(2);
+    const layouts::RingGroup group{.ring = 2};
+    std::atomic<int> wrong = 0;
+    const auto start = [&](TransportKind transport, int member) {
+        const auto hosts = transport == TransportKind::nccl ? RankHosts::apart(2) : RankHosts();
+        return launch_start(transport, hosts, group, *threads, member, member, std::chrono::seconds(20)).fused;
+    };
+    threads->run([&](int member) { wrong += start(TransportKind::copy, member) != FusedStart::at_once; });
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    std::string said;
+    threads->run([&](int member) {
+        wrong += start(TransportKind::copy, member) != FusedStart::all_arrived;
+        try {
+            start(TransportKind::nccl, member);
+        } catch (const Error& error) {
+            if (member == 0) said = error.what();
+        }
+    });
+    unsetenv("CUDA_LAUNCH_BLOCKING");
+    BOOST_TEST(wrong == 0);
+    BOOST_TEST(said.starts_with("CUDA_LAUNCH_BLOCKING is set"), said);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

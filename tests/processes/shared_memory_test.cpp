@@ -68,6 +68,14 @@ BOOST_AUTO_TEST_CASE(a_descriptor_of_something_else_is_an_error) {
     close(other);
 }
 
+BOOST_AUTO_TEST_CASE(a_process_number_of_another_container_is_not_looked_up_here) {
+    const SharedMemory own(100);
+    auto address = own.address();
+    BOOST_TEST(SharedMemory(address, 100).data() != nullptr);
+    ++address.space;
+    BOOST_CHECK_THROW(SharedMemory(address, 100), Error);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::processes::tests

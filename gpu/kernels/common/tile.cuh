@@ -161,9 +161,10 @@ __device__ inline float slope_of(const ScoreRule& rule, float score) {
     return 1.0f - tanh * tanh;
 }
 
-/// The natural-logarithm lse of a row whose running maximum, in log2 units, and sum are given.
+/// The natural-logarithm lse of a row whose running maximum, in log2 units, and sum are given. A NaN stays one: as
+/// -inf, a part of a row that is NaN would vanish where parts are merged.
 __device__ inline float natural_lse(float m, float l) {
-    return l > 0 ? m * 0.69314718055994531f + logf(l) : minus_infinity();
+    return l == 0 ? minus_infinity() : m * 0.69314718055994531f + logf(l);
 }
 
 /// Whether a row with bounds (begin, end, sink, -) sees the key at `position`.

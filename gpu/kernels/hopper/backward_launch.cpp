@@ -74,7 +74,8 @@ BackwardLaunch make_backward_launch(const BackwardArgs& args, const WorkList& wo
             .fused = {},
             .blocks_per_item = blocks,
             .order = work_tile_order(shape, tiles, blocks),
-            .turns = tiles.device_semaphore_values()};
+            .turns = tiles.device_semaphore_values(),
+            .semaphores = args.semaphores};
 }
 
 }  // namespace ringlab::gpu::hopper

@@ -314,7 +314,8 @@ void HopperFusedWork::attend_backward(const BackwardArgs& asked, cudaStream_t st
                                 .fused = parameters(),
                                 .blocks_per_item = blocks_per_work_tile_,
                                 .order = order_,
-                                .turns = semaphore_values_.as<const int>()};
+                                .turns = semaphore_values_.as<const int>(),
+                                .semaphores = asked.semaphores};
     enqueue(launch, args.shape, stream);
 }
 

@@ -56,25 +56,39 @@ class CudaRing:
 
     def known_plan(self, key):
         """One of the latest plans, or None."""
-        plan = self._plans.get(key)
-        if plan is not None:
-            self._plans.move_to_end(key)
-        return plan
+        return self._plans.get(key)
+
+    def use(self, key):
+        """Of a known plan, on all ranks in the same order."""
+        self._plans.move_to_end(key)
 
     def plan(self, key, *what):
         """A new plan, known by `key` from now on. Raises Refused, on all ranks, if one cannot have it."""
-        while len(self._plans) >= MOST_PLANS:
-            _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1].handle)
+        self._keep_plans(MOST_PLANS - 1)
+        before, _ = self.held()
         try:
             plan = _Plan(self._handle, *what)
         except _library.Refused as error:
             # On all ranks: each gives back to the device what PyTorch keeps and does not use.
             if "device memory" not in str(error):
                 raise
+            self._keep_plans(0)
             torch.cuda.empty_cache()
             plan = _Plan(self._handle, *what)
+        # Plans of other memory would allocate again in their next pass, when it is too late to refuse it.
+        if self.held()[0] != before:
+            self._keep_plans(0)
         self._plans[key] = plan
         return plan
+
+    def _keep_plans(self, most):
+        while len(self._plans) > most:
+            _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1].handle)
+
+    def let_go(self):
+        """Whether all of it is freed; if not, other ranks may be using its memory, and it is to be called again."""
+        self._plans.clear()
+        return bool(_cuda.library().ringlab_cuda_ring_destroy(self._handle))
 
 
 class _Plan:

@@ -6,7 +6,7 @@ from ctypes import byref, c_int, c_int64, c_void_p
 
 from ringlab import _library
 
-ADDRESS = struct.Struct("<qq")  # process and descriptor
+ADDRESS = struct.Struct("<qqq")  # process, its container, descriptor
 LONGEST_WAIT = 0.05  # seconds within the library; between two waits Python notices Ctrl-C
 
 
@@ -41,12 +41,12 @@ class HostAllGather:
 def made_by_all(rank, ranks, size, timeout, all_gather):
     """The HostAllGather of a ring, made by all its ranks together; None, on all of them, where one cannot open the
     memory of rank 0, as on another host. `all_gather` takes a rank's bytes and returns those of all."""
-    handle, own, opened = c_void_p(), (c_int64 * 2)(), False
+    handle, own, opened = c_void_p(), (c_int64 * 3)(), False
     if rank == 0:
         opened = _succeeds("ringlab_all_gather_create", ranks, size, own, byref(handle))
     address = ADDRESS.unpack(all_gather(ADDRESS.pack(*own))[0])
     if rank > 0:
-        opened = _succeeds("ringlab_all_gather_open", (c_int64 * 2)(*address), rank, ranks, size, byref(handle))
+        opened = _succeeds("ringlab_all_gather_open", (c_int64 * 3)(*address), rank, ranks, size, byref(handle))
     gather = HostAllGather(handle, ranks, size, timeout) if opened else None
     if b"\0" in all_gather(bytes([opened])):
         return None

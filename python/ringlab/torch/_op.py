@@ -145,7 +145,8 @@ class _Meaning:
 
     def __init__(self, q, k, v, sinks, cu_seqlens, seed, named, deterministic):
         self.mask, self.layout, self.schedule, _, scale, soft_cap, dropout, _, own_seed = named
-        self.refusal, self.length, self._of_ranks = _refusal(q, k, v, sinks, cu_seqlens), 0, {}
+        self.refusal, self.length = _refusal(q, k, v, sinks, cu_seqlens), 0
+        self._of_ranks, self.latest_key = {}, None  # of the latest lengths
         self.changeable = any(sign in name for name in named[:2] for sign in ("file:", "@"))
         self.device = q.device.type
         self.calls = {which: ({}, digest_of({})) for which in ("forward", "backward")}
@@ -200,7 +201,7 @@ class _Meaning:
             chosen = self._spec, self.layout, self.schedule, tokens, self._mask_tokens or tokens, len(lengths)
             # A text, because it keeps its hash.
             found = problem, chosen, repr((problem, chosen, self.files, self.sinks, self.deterministic))
-            self._of_ranks = {lengths: found}
+            self._of_ranks, self.latest_key = {lengths: found}, found[-1]
         return found
 
 
@@ -216,9 +217,10 @@ def _keep_latest(table, key, value):
 
 
 class _Call:
-    """One call on all ranks of a ring: agreed on, with its plan."""
+    """One call on all ranks of a ring: agreed on, with its plan and its memory."""
 
-    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named, meaning):
+    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named, meaning, results):
+        """`results` gives the tensors of a pass besides its inputs; it may make them."""
         group, dropout, own_seed = named[3], named[6], named[8]
         self.ring = ring_of(group)
         self.on_cuda, self.device = q.is_cuda, q.device
@@ -233,27 +235,47 @@ class _Call:
             refusal = "ring_attention cannot be captured in a CUDA graph"
         if not refusal and _record.active:
             refusal = _record.active.refusal(q, group)
-        lengths, drawn = self.ring.agree(*meaning.calls[which], meaning.length, seed, refusal)
-        self.seed = drawn if own_seed else seed
-        *self._what, key = meaning.of_ranks(lengths)
-        if self.on_cuda:
+        self._kept, self.results, no_memory = [], None, None  # until the library has been called
+        while True:
+            # All memory before ranks agree: afterwards, the others have begun the pass.
+            known = self.ring.known_cuda_plan(meaning.latest_key)
+            try:
+                if not refusal and self.results is None:
+                    self.results = results(self._suited)
+                    self._take_inputs(q, k, v, sinks)
+                size = known.scratch[which] if known and not refusal else 0
+                self._scratch = torch.empty(size, dtype=torch.uint8, device=self.device) if size else None
+            except torch.OutOfMemoryError as error:
+                refusal, no_memory = str(error).splitlines()[0], error
+            try:
+                lengths, drawn = self.ring.agree(*meaning.calls[which], meaning.length, seed, refusal)
+            except Refused:
+                if no_memory:
+                    raise no_memory from None
+                raise
+            *self._what, key = meaning.of_ranks(lengths)
+            if not self.on_cuda:
+                self.plan = _plans.get(key, *self._what)
+                break
             self.plan = self.ring.cuda_plan(key, self.device, *self._what, meaning.sinks, meaning.deterministic)
-        else:
-            self.plan = _plans.get(key, *self._what)
+            if self.plan is known:
+                break
+        self.seed = drawn if own_seed else seed
         if meaning.layout.startswith("file:"):
             for rank, length in enumerate(lengths):
                 share = len(_library.positions(_library.choices(*self._what[1]), rank, False))
                 if share != length:
                     raise Refused(f"rank {rank} brings {length} tokens; layout {meaning.layout} gives it {share}")
-        self._kept = []  # until the library has been called
+        self._inputs = _library.INPUTS.pack(*self._own, self.seed & (2**64 - 1))
+
+    def _take_inputs(self, q, k, v, sinks):
         own_sinks = 0
         if sinks is not None:
             own = sinks.detach().resolve_neg().to(torch.float32 if self.on_cuda else torch.float64)
             self._kept.append(own.contiguous())
             own_sinks = self._kept[-1].data_ptr()
         q, k, v = self._suited(q), self._suited(k), self._suited(v)
-        self._inputs = _library.INPUTS.pack(q.data_ptr(), *q.stride(), k.data_ptr(), *k.stride(), v.data_ptr(),
-                                            *v.stride(), own_sinks, self.seed & (2**64 - 1))
+        self._own = (q.data_ptr(), *q.stride(), k.data_ptr(), *k.stride(), v.data_ptr(), *v.stride(), own_sinks)
 
     def _suited(self, x):
         """The tensor, or a copy that the library takes."""
@@ -266,32 +288,23 @@ class _Call:
         self._kept.append(x)
         return x
 
-    def forward(self, o, exact, lse):
-        self._pass("forward", o.data_ptr(), exact.data_ptr(), lse.data_ptr())
+    def forward(self):
+        self._pass("forward", *(x.data_ptr() for x in self.results))
 
-    def backward(self, dout, exact, lse, dq, dk, dv, dsinks):
-        dout = self._suited(dout)
-        self._pass("backward", _library.TENSOR.pack(dout.data_ptr(), *dout.stride()), exact.data_ptr(), lse.data_ptr(),
-                   dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), 0 if dsinks is None else dsinks.data_ptr())
+    def backward(self):
+        dout, *rest = self.results
+        self._pass("backward", _library.TENSOR.pack(dout.data_ptr(), *dout.stride()),
+                   *(0 if x is None else x.data_ptr() for x in rest))
 
     def _pass(self, which, *arguments):
         recording = _record.active
         if recording:
             recording.begin(which, *self._what)
         if self.on_cuda:
-            size = self.plan.scratch[which]
-            try:
-                scratch = torch.empty(size, dtype=torch.uint8, device=self.device) if size else None
-            except torch.OutOfMemoryError as error:  # the others have begun this pass, and nobody is to meet it later
-                raise self.ring.gives_up(error) from error
             # torch.cuda.current_stream() makes an object first, which takes longer than most of a call.
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-            try:
-                self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan.handle, self._inputs, *arguments,
-                                scratch.data_ptr() if size else 0, stream)
-            except BaseException:  # Ctrl-C too
-                self.ring.left.append(scratch)  # for ever, as kernels may be using it
-                raise
+            self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan.handle, self._inputs, *arguments,
+                            0 if self._scratch is None else self._scratch.data_ptr(), stream)
         else:
             self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, self._inputs,
                             *arguments)
@@ -336,12 +349,14 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seql
 
 def _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning=None):
     """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
-    with _label("forward", q, k, v, cu_seqlens, *named):
-        call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named, meaning)
+    def results(_):
         o = q.new_empty(*q.shape[:3], v.shape[3])
-        lse = q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
-        exact = torch.empty_like(o, dtype=accumulator(q.dtype))
-        call.forward(o, exact, lse)
+        return o, torch.empty_like(o, dtype=accumulator(q.dtype)), q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
+
+    with _label("forward", q, k, v, cu_seqlens, *named), ring_of(named[3]).lock:
+        call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named, meaning, results)
+        call.forward()
+        o, exact, lse = call.results
         seed = torch.tensor([call.seed]) if call.seed else _no_seed
         return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), seed
 
@@ -368,12 +383,15 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Op
 
 def _backward(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, named, meaning=None):
     """dq, dk, dv, and what this rank's rows add to the sinks' gradient (empty without sinks)."""
-    with _label("backward", q, k, v, cu_seqlens, *named):
-        call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, (*named, False), meaning)
-        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        dsinks = None if sinks is None else q.new_empty(
-            q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
-        call.backward(dout.to(q.dtype), o.contiguous(), lse.contiguous(), dq, dk, dv, dsinks)
+    def results(suited):
+        gradients = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        dsinks = None if sinks is None else q.new_empty(q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
+        return suited(dout.to(q.dtype)), o.contiguous(), lse.contiguous(), *gradients, dsinks
+
+    with _label("backward", q, k, v, cu_seqlens, *named), ring_of(named[3]).lock:
+        call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, (*named, False), meaning, results)
+        call.backward()
+        *_, dq, dk, dv, dsinks = call.results
         return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.to(sinks.dtype)
 
 

@@ -70,7 +70,8 @@ class Ring:
 
     def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
-        self._cuda, self._transport, self.left = None, transport, []
+        self._cuda, self._transport = None, transport
+        self.lock = threading.RLock()  # from what ranks agree on to the end of the call: threads may share a ring
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
         self._messages = self._on_host = None
@@ -178,8 +179,15 @@ class Ring:
     def cuda_plan(self, key, device, *what):
         """A plan of CudaRing: a known one or a new one. Raises BrokenRing; and Refused, on all ranks, if one cannot have
         it."""
-        known = self._cuda and self._cuda.known_plan(key)
-        return known or self.pass_(lambda: self.cuda(device).plan(key, *what))
+        known = self.known_cuda_plan(key)
+        if known:
+            self._cuda.use(key)
+            return known
+        _free_rings_that_ended()
+        return self.pass_(lambda: self.cuda(device).plan(key, *what))
+
+    def known_cuda_plan(self, key):
+        return self._cuda and self._cuda.known_plan(key)
 
     def cuda_memory(self):
         return self._cuda.held() if self._cuda else (0, 0)
@@ -215,11 +223,6 @@ class Ring:
         self._break(str(error).splitlines()[0])
         return BrokenRing(self._named("the others did not come to the call, within "
                                       f"{self.timeout:g} s or because one is gone: {self.broken}"))
-
-    def gives_up(self, error):
-        """The error to raise where this rank cannot go on with a pass that the others have begun."""
-        self._break(str(error).splitlines()[0])
-        return BrokenRing(self._named(str(error)))
 
     def _break(self, why):
         """Nobody is to wait for this rank: a wait of no time closes the connections of the ring's own gloo group."""
@@ -320,6 +323,30 @@ def contents_of_files(*specs):
 # ---- Groups by name, as compiled code knows them ----
 
 _rings, _rings_lock = {}, threading.Lock()
+_ended = []  # CUDA rings that are not used any more, until their memory is free
+
+
+def _free_rings_that_ended(locked=False):
+    """Frees what rings hold that broke, or whose group was destroyed. Others hear of it when they do the same, as all ranks
+    do that make a new ring."""
+    if not locked:
+        with _rings_lock:
+            return _free_rings_that_ended(True)
+    for name, ring in list(_rings.items()):
+        if is_gone := name != ALONE and _registered(name) is not ring.group:
+            del _rings[name]
+        if (is_gone or ring.broken) and ring._cuda:
+            _ended.append(ring._cuda)
+            ring._cuda = None
+    _ended[:] = [ring for ring in _ended if not ring.let_go()]
+
+
+def _registered(name):
+    """The group of this name; None if there is none any more."""
+    try:
+        return _resolve_process_group(name)
+    except (RuntimeError, ValueError):
+        return None
 
 
 def process_group(group):
@@ -350,7 +377,9 @@ def group_name(group):
 def refuse(group, why):
     """Ends a call that this rank cannot even begin. The others come to agree on it, and hear why. Raises Refused."""
     if not torch.compiler.is_compiling():
-        ring_of(group_name(group)).agree({}, digest_of({}), 0, 0, str(why))
+        ring = ring_of(group_name(group))
+        with ring.lock:
+            ring.agree({}, digest_of({}), 0, 0, str(why))
     raise Refused(str(why))
 
 
@@ -373,6 +402,7 @@ def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
     with _rings_lock:
         ring = _rings.get(name)
         if ring is None or ring.group is not group:
+            _free_rings_that_ended(locked=True)
             ring = _rings[name] = Ring(group, timeout, transport)
         return ring
 

@@ -61,8 +61,10 @@ def dies_with_a_pass_under_way(rank, q):
         attend(q, 7)
         os._exit(1)
     attend(q, 7)
-    attend(q, 7)
+    o = attend(q, 7)
     torch.cuda.synchronize()
+    # The first rows of rank 0 see keys of their own alone; most rows see those that did not come.
+    assert o.isnan().any(), "a pass that failed has a result that looks like one"
     attend(q, 7)
 
 
@@ -112,3 +114,38 @@ def test_survivors_raise_within_the_time_out(body, tmp_path):
         assert "\n" not in message
         # A pass under way ends after the time-out; what made it late is noticed within the next one.
         assert seconds < 2 * TIMEOUT + MARGIN, (rank, message, seconds)
+
+
+def run_blocked(rank, folder, results):
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # before CUDA starts
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    connect(timeout=30.0)
+    q = torch.randn(1, 2048, 4, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
+    for schedule in ("joined-ring", "pull", "all-gather:2", "joined-merge"):
+        for _ in range(2):
+            ring_attention(q, q, q, schedule=schedule).float().sum().backward()
+        torch.cuda.synchronize()
+    with pytest.raises(ringlab.Refused, match="CUDA_LAUNCH_BLOCKING is set"):
+        group = dist.new_group([0, 1])
+        connect(group, timeout=30.0, transport="nccl")
+        ring_attention(q, q, q, group=group)
+    results.put((rank, bool(q.grad.isfinite().all())))
+    results.close()
+    results.join_thread()
+    os._exit(0)
+
+
+def test_launches_that_block_the_host(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=run_blocked, args=(rank, tmp_path, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    try:
+        assert dict(results.get(timeout=100) for _ in processes) == {0: True, 1: True}
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()

@@ -47,3 +47,24 @@ def test_every_rank_gets_the_blocks_of_all():
             bytes([rank, number]) for rank in range(ring.size)]
     with pytest.raises(ValueError, match=f"a block has 3 bytes; it must have {size}"):
         ring._on_host(b"abc")
+
+
+def test_memory_that_one_rank_lacks_is_refused_by_all_and_they_stay_in_step(monkeypatch):
+    q, k, v = (shard(x).requires_grad_() for x in random_tensors()[:3])
+    expected, made = ring_attention(q, k, v), torch.empty_like
+
+    def none_left(*_, **__):
+        raise torch.OutOfMemoryError("out of memory: it was asked for too much")
+
+    for backward in (False, True):
+        o = ring_attention(q, k, v) if backward else None
+        call = (lambda: o.sum().backward()) if backward else (lambda: ring_attention(q, k, v))
+        if dist.get_rank() == 1:
+            monkeypatch.setattr(torch, "empty_like", none_left)
+            with pytest.raises(torch.OutOfMemoryError):
+                call()
+            monkeypatch.setattr(torch, "empty_like", made)
+        else:
+            with pytest.raises(ringlab.Refused, match="rank 1 refuses the call: out of memory"):
+                call()
+        assert torch.equal(ring_attention(q, k, v), expected)

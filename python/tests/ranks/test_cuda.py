@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import threading
 
 import dense
 import pytest
@@ -10,7 +11,7 @@ import torch.distributed as dist
 
 import ringlab
 from ringlab import _cuda
-from ringlab.torch import held_memory, ring_attention, shard
+from ringlab.torch import connect, held_memory, ring_attention, shard
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device is here", allow_module_level=True)
@@ -248,3 +249,126 @@ def test_bad_use_is_refused_and_the_process_goes_on():
     refused("the kernels take 1 to 256 of each", tensors=[x.repeat(1, 1, 1, 20) for x in (q, k, v)])
     if RANKS > 1:
         refused(f"rank {RANKS - 1} calls with mask full, rank 0 with causal", here={"mask": "full"})
+
+
+# Key 0 is NaN, and every row sees it.
+@pytest.mark.parametrize("schedule", ["ring", "pull", "pass-q", "merge", "merge:tree", "joined-merge"])
+def test_nan_in_a_key_reaches_every_row_that_sees_it(schedule):
+    q, k, v = (x.detach() for x in leaves(tokens=512, dims=(64, 64), layout="contiguous"))
+    if dist.get_rank() == 0:
+        k[:, 0] = torch.nan
+    o, lse = ring_attention(q, k, v, layout="contiguous", schedule=schedule, return_lse=True)
+    assert o.isnan().all() and lse.isnan().all()
+
+
+def new_ring(**options):
+    group = dist.new_group(list(range(RANKS)))
+    connect(group, **options)
+    return group
+
+
+# Each pass takes half of the time-out, as one rank comes late.
+def test_a_ring_whose_passes_are_slow_is_healthy():
+    group = new_ring(timeout=1.0)
+    q, k, v = (x.detach() for x in leaves())
+    ring_attention(q, k, v, group=group)
+    for _ in range(6):
+        if dist.get_rank() == 0:
+            torch.cuda._sleep(900_000_000)  # half a second
+        ring_attention(q, k, v, group=group)
+        torch.cuda.synchronize(DEVICE)
+    dist.barrier()
+
+
+def test_a_graph_that_somebody_captures_while_a_pass_is_under_way():
+    q, k, v = (x.detach() for x in leaves())
+    y = torch.zeros(1, device=DEVICE)
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream(DEVICE))
+    torch.cuda._sleep(1_000_000_000)
+    ring_attention(q, k, v)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        y.add_(1)
+        threading.Event().wait(0.4)  # the ring looks ten times a second
+        graph.capture_end()
+    torch.cuda.synchronize(DEVICE)
+    graph.replay()
+    assert ring_attention(q, k, v).isfinite().all() and y.item() == 1
+
+
+def test_rings_of_groups_that_are_destroyed_are_freed():
+    q, k, v = (x.detach() for x in leaves(tokens=8192 * RANKS, dims=(128, 128)))
+
+    def used_with_a_new_group():
+        group = dist.new_group(list(range(RANKS)))
+        ring_attention(q, k, v, group=group)
+        torch.cuda.synchronize(DEVICE)
+        used, ring = held()["used"], held_memory(group)[0]
+        dist.destroy_process_group(group)
+        return used, ring
+
+    first, ring = used_with_a_new_group()
+    for _ in range(4):
+        last, _ = used_with_a_new_group()
+    assert ring > 2**24
+    assert last - first < ring, (first, last, ring)  # of four more rings
+
+
+def test_memory_that_one_rank_lacks_is_refused_by_all_and_they_stay_in_step(monkeypatch):
+    q, k, v = leaves()
+    expected = results(q, k, v)
+    made = torch.empty
+
+    def none_left(*size, dtype=None, **options):
+        if dtype is torch.uint8 and "device" in options:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate it")
+        return made(*size, dtype=dtype, **options)
+
+    if dist.get_rank() == RANKS - 1:
+        monkeypatch.setattr(torch, "empty", none_left)
+        with pytest.raises(torch.OutOfMemoryError):
+            results(q, k, v)
+    else:
+        with pytest.raises(ringlab.Refused, match=f"rank {RANKS - 1} refuses the call: CUDA out of memory"):
+            results(q, k, v)
+    monkeypatch.undo()
+    assert all(map(torch.equal, results(q, k, v), expected))
+
+
+def test_threads_may_share_a_ring():
+    q, k, v = (x.detach() for x in leaves(tokens=256))
+    expected = ring_attention(q, k, v)
+    torch.cuda.synchronize(DEVICE)
+    found = []
+
+    def attend():
+        with torch.cuda.device(DEVICE):
+            for _ in range(20):
+                found.append(ring_attention(q, k, v))
+            torch.cuda.synchronize(DEVICE)
+
+    threads = [threading.Thread(target=attend) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 40 and all(torch.equal(o, expected) for o in found)
+
+
+# Each backward pass is one launch, which may hold all SMs while it waits for gradients of peers.
+def test_backward_passes_of_two_rings_do_not_wait_for_each_other():
+    groups, streams = [new_ring(timeout=20.0) for _ in range(2)], [torch.cuda.Stream(DEVICE) for _ in range(2)]
+    tensors = [leaves(tokens=8192 * RANKS, dims=(128, 128)) for _ in groups]
+    torch.cuda.synchronize(DEVICE)
+    for _ in range(20):
+        outputs = []
+        for group, stream, (q, k, v) in zip(groups, streams, tensors):
+            with torch.cuda.stream(stream):
+                outputs.append(ring_attention(q, k, v, group=group, schedule="joined-ring"))
+        for stream, o, own in zip(streams, outputs, tensors):
+            with torch.cuda.stream(stream):
+                torch.autograd.grad(o.float().sum(), own)
+    torch.cuda.synchronize(DEVICE)
+    dist.barrier()

@@ -134,10 +134,12 @@ void launch_backward_with(const Launch& launch, DType dtype, cudaStream_t stream
     const Geometry& g = launch.params.geometry;
     const auto flags = static_cast<std::size_t>(g.batch) * static_cast<std::size_t>(g.query_heads) *
                        static_cast<std::size_t>((g.query_tokens + Config::rows - 1) / Config::rows);
-    RINGLAB_CUDA(cudaMallocAsync(reinterpret_cast<void**>(&params.flags), flags * sizeof(int), stream));
+    params.flags = launch.semaphores;
+    if (!params.flags)
+        RINGLAB_CUDA(cudaMallocAsync(reinterpret_cast<void**>(&params.flags), flags * sizeof(int), stream));
     RINGLAB_CUDA(cudaMemsetAsync(params.flags, 0, flags * sizeof(int), stream));
     enqueue();
-    RINGLAB_CUDA(cudaFreeAsync(params.flags, stream));
+    if (!launch.semaphores) RINGLAB_CUDA(cudaFreeAsync(params.flags, stream));
 }
 
 template <DimClass dims, class Launch>

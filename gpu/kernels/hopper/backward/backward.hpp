@@ -12,6 +12,7 @@ struct BackwardLaunch {
     int blocks_per_item;           // thread blocks that share a work tile: 1, 2, 4 or 8
     layouts::WorkTileOrder order;  // order of work tiles and kv heads
     const int* turns;              // deterministic dq: TileList::device_semaphore_values(); otherwise null
+    int* semaphores;               // deterministic dq: BackwardArgs::semaphores
 };
 
 /// Launches the kernel: dk, dv, and dq by additions, which have a fixed order if there are `turns`. It does the work of

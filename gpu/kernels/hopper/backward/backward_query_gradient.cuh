@@ -9,15 +9,12 @@
 namespace ringlab::gpu::hopper {
 
 /// Waits for a semaphore: `flag` counts the work tiles that have added to this tile of dq, and this one is number
-/// `turn`.
+/// `turn`. It waits only for work tiles that were launched earlier, whose own waits for peers are limited.
 __device__ inline void await_turn(const int* flag, int turn) {
-    constexpr int most_polls = 1 << 28;  // minutes; it waits only for work tiles that were launched earlier
-    for (int polls = 0;; ++polls) {
-        int taken;
+    int taken;
+    do {
         asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(taken) : "l"(flag) : "memory");
-        if (taken == turn) break;
-        if (polls == most_polls) __trap();
-    }
+    } while (taken != turn);
     fence_all_for_async();  // the part before was added by a bulk copy, and so is this one
 }
 

@@ -7,6 +7,16 @@
 #include "gpu/kernels/hopper/ptx/wgmma.cuh"
 
 // The two warpgroups of the backward kernel that compute.
+//
+// A step, in the order of issue. In brackets what is computed or copied meanwhile; dQ' is that of the step before.
+//
+//     head dim            rows  keys of a warpgroup  products
+//     64, 192/128         128, 32     64             S, dQ' (exp2), dP (dQ' to shared memory), wait for dP, dV (dS), dK
+//     128                 64          64             S, dQ' (exp2), dP (dQ' to shared memory), dV (wait for dP, dS), dK
+//     256 (split dims)    64          64, both       S, dP (exp2), dV (wait for dP, dS), dQ, dK (half of dQ to shared
+//                                                    memory), second half of dQ
+//
+// Dropout draws before S. Partial tiles set hidden p to 0 behind exp2.
 
 namespace ringlab::gpu::hopper {
 

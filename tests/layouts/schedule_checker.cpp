@@ -30,6 +30,7 @@ public:
         const auto& mask = schedule.mask();
         seen_.resize(index(mask.tokens()));
         seers_.resize(seen_.size());
+        attended_.resize(index(schedule.problem().query_heads) * seen_.size());
         for (const auto row : schedule.problem().row_positions())
             for (std::int64_t key = 0; key < mask.tokens(); ++key)
                 if (mask.visible(row, key)) {
@@ -99,21 +100,30 @@ private:
         const int first =
             source ? instruction.source_first_head : instruction.first_head[index(static_cast<int>(pool))];
         const auto tokens = positions(part);
-        for (int head = part.heads.begin; head < part.heads.end; ++head)
-            for (std::size_t t = 0; t < tokens.size(); ++t)
-                visit(cell(rank, pool, slot, first, part.block, head, part.tokens.begin + static_cast<std::int64_t>(t)),
-                      head, tokens[t]);
+        if (tokens.empty() || part.heads.count() == 0) return;
+        cell(rank, pool, slot, first, part.block, part.heads.end - 1, part.tokens.end - 1);  // makes room
+        for (int head = part.heads.begin; head < part.heads.end; ++head) {
+            Cell* next = &cell(rank, pool, slot, first, part.block, head, part.tokens.begin);
+            for (const auto token : tokens) visit(*next++, head, token);
+        }
+    }
+
+    /// Checks that an operand's cells hold its tokens.
+    void check_tokens(int rank, const Instruction& instruction, Pool pool, bool source, const Part& part) {
+        for_each(rank, instruction, pool, source, part, [&](const Cell& cell, int head, std::int64_t token) {
+            if (cell.token != token)
+                complain(rank, instruction, "{} of head {} holds token {} where token {} is read", to_string(pool),
+                         head, cell.token, token);
+        });
     }
 
     /// The cells of an operand, in order.
     std::vector<Cell> read(int rank, const Instruction& instruction, Pool pool, bool source, const Part& part) {
+        check_tokens(rank, instruction, pool, source, part);
         std::vector<Cell> cells;
-        for_each(rank, instruction, pool, source, part, [&](Cell& cell, int head, std::int64_t token) {
-            if (cell.token != token)
-                complain(rank, instruction, "{} of head {} holds token {} where token {} is read", to_string(pool),
-                         head, cell.token, token);
-            cells.push_back(cell);
-        });
+        cells.reserve(index(part.heads.count() * part.tokens.size()));
+        for_each(rank, instruction, pool, source, part,
+                 [&](const Cell& cell, int, std::int64_t) { cells.push_back(cell); });
         return cells;
     }
 
@@ -189,7 +199,7 @@ private:
 
     void expand(int rank, const Instruction& instruction) {
         const auto& op = instruction.op;
-        read(rank, instruction, Pool::latent, true, op.read());
+        check_tokens(rank, instruction, Pool::latent, true, op.read());
         for_each(rank, instruction, Pool::kv, false, op.part, [](Cell& cell, int, std::int64_t token) {
             cell = {token, {}};
         });
@@ -198,8 +208,8 @@ private:
     void compress(int rank, const Instruction& instruction) {
         const auto& op = instruction.op;
         const auto from = read(rank, instruction, Pool::dkv, true, op.read());
-        read(rank, instruction, Pool::latent, false, op.part);
-        if (op.adds) read(rank, instruction, Pool::dlatent, false, op.part);
+        check_tokens(rank, instruction, Pool::latent, false, op.part);
+        if (op.adds) check_tokens(rank, instruction, Pool::dlatent, false, op.part);
         std::size_t token_index = 0;
         const auto tokens = index(op.part.tokens.size());
         for_each(rank, instruction, Pool::dlatent, false, op.part, [&](Cell& cell, int, std::int64_t token) {
@@ -215,7 +225,7 @@ private:
     void take_in(int rank, const Instruction& instruction, bool overwrites) {
         const auto& op = instruction.op;
         const auto from = read(rank, instruction, op.pool, true, op.read());
-        if (!overwrites) read(rank, instruction, op.pool, false, op.part);
+        if (!overwrites) check_tokens(rank, instruction, op.pool, false, op.part);
         auto next = from.begin();
         for_each(rank, instruction, op.pool, false, op.part, [&](Cell& cell, int head, std::int64_t token) {
             if (overwrites) cell = {token, {}};
@@ -242,9 +252,9 @@ private:
         if (pair_count != op.pair_count)
             complain(rank, instruction, "it says {} visible pairs, these are {}", op.pair_count, pair_count);
 
-        read(rank, instruction, Pool::q, false, op.rows());
-        read(rank, instruction, Pool::kv, false, op.part);
-        if (backward()) read(rank, instruction, Pool::dout, false, op.rows());
+        check_tokens(rank, instruction, Pool::q, false, op.rows());
+        check_tokens(rank, instruction, Pool::kv, false, op.part);
+        if (backward()) check_tokens(rank, instruction, Pool::dout, false, op.rows());
         const auto sums = backward() ? Pool::dq : op.begins && op.ends ? Pool::output : Pool::state;
         for_each(rank, instruction, sums, false, op.rows(), [&](Cell& cell, int head, std::int64_t row) {
             if (op.begins) cell = {row, {}};
@@ -252,7 +262,7 @@ private:
                 complain(rank, instruction, "{} holds row {}, not {}", to_string(sums), cell.token, row);
             Cell part;
             part.taken[0] = seen_[index(row)] & keys;
-            auto& attended = attended_[{head, row}];
+            auto& attended = attended_[index(head) * seen_.size() + index(row)];
             if ((attended & part.taken[0]).any())
                 complain(rank, instruction, "row {} of head {} has attended to some of these keys", row, head);
             attended |= part.taken[0];
@@ -302,7 +312,7 @@ private:
     const Schedule& schedule_;
     const Program& program_;
     std::vector<Tokens> seen_, seers_;  // by row: the keys that it sees; by key: the rows that see it
-    std::map<std::pair<int, std::int64_t>, Tokens> attended_;  // by query head and row, on all ranks
+    std::vector<Tokens> attended_;      // by query head and row, on all ranks
     std::vector<RankState> ranks_;
     std::vector<std::string> found_;
 };

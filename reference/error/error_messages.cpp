@@ -75,7 +75,11 @@ void add_partials(const ErrorModel::Measured& m, const Inputs& inputs, const lay
         if (mine.positions.empty()) continue;
         const auto q = take_rows(m.problem, inputs.q, mine.positions),
                    dout = take_rows(m.problem, inputs.dout, mine.positions);
-        Tensor total(dout.shape(), 0.0);  // of the contributions so far
+        // By row: the sums of contributions and of weights so far, and what a running output has lost: an element that
+        // a block changes by less than half a step keeps its old value. That loss has a sign, which adds up.
+        Tensor total(dout.shape(), 0.0), lost(dout.shape(), 0.0);
+        Lse weights({dout.shape(0), dout.shape(1), dout.shape(2)}, 0.0);
+        const double half_step = 2.36 * a.u / std::sqrt(2.0);  // of a number; between 2^-n and 2^-n-1, 2^-n is 2.36 u
         for (const auto& [step, tokens] : blocks) {
             const auto keys = tokens ? positions_of(forward, *tokens) : all_positions(m.problem.tokens);
             const auto k = take_tokens(inputs.k, keys), v = take_tokens(inputs.v, keys);
@@ -88,14 +92,28 @@ void add_partials(const ErrorModel::Measured& m, const Inputs& inputs, const lay
                 const double weight = std::exp(lse(b, i, h) - m.rows.lse(b, row, h));
                 const bool adds = arrivals.blocks(b, row, h)++ > 0;
                 for (std::size_t d = 0; d < o.shape(3); ++d) {
-                    const double part = weight * o(b, i, h, d), sum = total(b, i, h, d) += part;
+                    const double part = weight * o(b, i, h, d), before = total(b, i, h, d), sum = before + part;
+                    const double move = part - before * weight / std::max(weights(b, i, h), 1e-300);
+                    total(b, i, h, d) = sum;
                     double variance = a.u2 * (square(part) + square(weight) * a.step);
-                    if (round_running_output && adds) variance += a.u2 * (square(sum) + a.step);
+                    if (round_running_output && adds && std::abs(move) < half_step * std::abs(sum))
+                        lost(b, i, h, d) += move;
+                    else if (round_running_output && adds)
+                        variance += a.u2 * (square(sum) + a.step);
                     arrivals.o(b, row, h, d) += variance;
                     arrivals.delta(b, row, h) += variance * square(dout(b, i, h, d));
                 }
+                weights(b, i, h) += weight;
             });
         }
+        for_each_row(lost, [&](std::size_t b, std::size_t i, std::size_t h) {
+            double of_delta = 0;
+            for (std::size_t d = 0; d < lost.shape(3); ++d) {
+                arrivals.o(b, mine.indices[i], h, d) += square(lost(b, i, h, d));
+                of_delta += lost(b, i, h, d) * dout(b, i, h, d);
+            }
+            arrivals.delta(b, mine.indices[i], h) += square(of_delta);
+        });
     }
 }
 

@@ -35,7 +35,8 @@ struct Bounds {
 ///
 /// Roundings to 16 bits (u). They decide what passes and are counted one by one, for each element.
 ///   products          p and ds are rounded before they are multiplied: the variances are sum_j p_j^2 v_j^2 for o,
-///                     sum_i p_i^2 do_i^2 for dv, sum ds^2 k^2 for dq and sum ds^2 q^2 for dk, in units of u^2.
+///                     sum_i p_i^2 do_i^2 for dv, sum ds^2 k^2 for dq and sum ds^2 q^2 for dk, in units of u^2. The
+///                     largest p of a row with few keys is exactly 1 when it is rounded.
 ///   delta = do.o      has the error of o, one error for a whole row: it changes dq by that error times sum_j p_j k_j,
 ///                     and dk_j by that error times p_j q.
 ///   partials          each block's contribution to o, w_b o_b, is rounded, and so is a running output after each
@@ -43,8 +44,8 @@ struct Bounds {
 ///   rounded. latent            K and V that are made of a latent may be rounded to the other neighbour: u of each
 ///   element.
 ///                     Gradients of all heads are rounded before they are compressed.
-///   equal numbers     have equal roundings. Those of p and ds are computed: the relative error that the numbers of a
-///                     row, or of all rows, have in common is added as it is, not as a random error.
+///   equal numbers     have equal roundings. Those of p and ds are computed: the relative error that they have in common
+///                     is added as it is, not as a random error.
 ///
 /// Roundings of the accumulator (e). They are counted at their worst: with 16 bits they are small compared with the
 /// others, and in fp32 and fp64 no mistake is that small.

@@ -21,8 +21,8 @@ std::string only_line(const Ending& ending) {
 
 BOOST_AUTO_TEST_SUITE(cli_faults)
 
-BOOST_AUTO_TEST_CASE(every_mistake_is_seen_in_fp64_and_in_bf16) {
-    for (const auto* arithmetic : {"fp64", "bf16"}) {
+BOOST_AUTO_TEST_CASE(every_mistake_is_seen_in_fp64_fp32_and_bf16) {
+    for (const auto* arithmetic : {"fp64", "fp32", "bf16"}) {
         const Folder folder;
         const auto ending = run(folder, faults, few + Words{"--ranks", "2", "4", "--arithmetic", arithmetic}, 120);
         BOOST_TEST(ending.status == 0, ending.out + ending.err);

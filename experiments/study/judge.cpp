@@ -74,9 +74,7 @@ std::string to_string(Extent extent) {
 }
 
 JudgeLimits judge_limits(const Config& config) {
-    return {
-        .whole_tokens = config.judging.limit,
-        .largest_p = config.execution.backend == "cuda" ? reference::LargestP::rounded : reference::LargestP::exact};
+    return {.whole_tokens = config.judging.limit};
 }
 
 Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits) {
@@ -157,10 +155,10 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
         model_ = extent_ == Extent::whole
                      ? std::make_unique<reference::ErrorModel>(
                            problem, mask, inputs, problem.latent.is_given() ? expected_of_heads_ : expected_,
-                           &raw_inputs, limits_.largest_p)
+                           &raw_inputs)
                      : std::make_unique<reference::ErrorModel>(
                            problem, mask, inputs, reference::SampledRows{sampled_rows_, o, lse, dq},
-                           reference::SampledColumns{sample_, dk, dv}, statistics_, nullptr, limits_.largest_p);
+                           reference::SampledColumns{sample_, dk, dv}, statistics_);
     }
     const bool sends_results = std::ranges::any_of(
         forward.slots(), [](const layouts::SlotGroup& group) { return group.pool == layouts::Pool::output; });

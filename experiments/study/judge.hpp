@@ -54,11 +54,10 @@ std::string to_string(Extent extent);
 /// exact statistics of its rows, the run's own statistics are used.
 struct JudgeLimits {
     std::int64_t whole_tokens = 16384;
-    double statistics_flop = 4e12;                               ///< a minute or two of two cores
-    reference::LargestP largest_p = reference::LargestP::exact;  ///< of what is judged
+    double statistics_flop = 4e12;  ///< a minute or two of two cores
 };
 
-/// Limits by which the configuration asks for its backend's results to be judged.
+/// Limits by which the configuration asks for results to be judged.
 JudgeLimits judge_limits(const Config& config);
 
 /// Cost of judging a problem under a mask: how much is judged, and the number of pairs of both passes of one head that

@@ -366,9 +366,7 @@ ringlab_status ringlab_bounds(const ringlab_plan* plan, const ringlab_expected* 
         std::copy_n(expected->lse, outputs.lse.size(), outputs.lse.data());
         if (expected->sinks) outputs.dsinks.assign(expected->dsinks, expected->dsinks + problem.query_heads);
         const auto& forward = plan->schedule(Pass::forward);
-        // The results may be those of a GPU.
-        const reference::ErrorModel model(problem, forward.mask(), inputs, outputs, nullptr,
-                                          reference::LargestP::rounded);
+        const reference::ErrorModel model(problem, forward.mask(), inputs, outputs);
         const auto all = model.bounds(inputs, forward, &plan->schedule(Pass::backward));
         std::size_t i = 0;
         for (const auto* bound : {&all.o, &all.o_unrounded, &all.lse, &all.dq, &all.dk, &all.dv, &all.dsinks}) {

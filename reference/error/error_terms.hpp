@@ -1,57 +1,18 @@
 #pragma once
 
-#include "layouts/problem/problem.hpp"
-#include "reference/error/deviations.hpp"
 #include "reference/error/error_model.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
-// Terms of ErrorModel's sums. A variance is the mean square of an error, absolute unless noted otherwise.
+// Terms of ErrorModel's sums, and what it keeps. Only error_*.cpp include this file. A variance is the mean square of
+// an error, absolute unless noted otherwise.
 
 namespace ringlab::reference {
 
 constexpr double square(double x) { return x * x; }
-inline bool is_narrow(layouts::DType dtype) { return layouts::bytes_of(dtype) == 2; }
-
-/// RMS of the rounding of a number near 0 to fp16, whose step there is 2^-24, relative to unit_of(fp16). bf16 has
-/// fp32's exponents: 0, as smallest_of(fp32) counts what is lost there.
-double subnormal_to_unit(layouts::DType dtype);
-
-/// The type in which products are summed: fp64 for fp64, fp32 for all others.
-layouts::DType accumulator_of(layouts::DType dtype);
-
-/// Numbers of the accumulator below this magnitude may be flushed to 0: 2^-126, the smallest normal number, for fp32.
-/// For fp64 it is not 2^-1022 but `vanishing`, because the model adds squares, which underflow below it.
-double smallest_of(layouts::DType dtype);
-
-/// Factor of squared errors: 2 in fp64, because the reference is then no more exact than the result that is compared.
-inline double doubled_in_fp64(layouts::DType dtype) { return dtype == layouts::DType::fp64 ? 2 : 1; }
-
-/// Norms of a list of numbers.
-struct Norms {
-    double two;      // sum of squares
-    double four;     // root of the sum of fourth powers
-    double largest;  // magnitude
-};
-
-Norms norms_of(const double* x, std::size_t count);
-
-/// Norms of every token, for every batch element and head, in the tensor's order.
-std::vector<Norms> norms_of(const Tensor& tensor);
-
-/// Largest magnitude of the finite numbers; 0 if there are none.
-double largest_of(const double* x, std::size_t count);
-
-/// Roundings of a sum of `terms` numbers in the accumulator, in units of e^2 times the square of a partial sum.
-/// Together with the squared terms that is each product and each addition: n/2 (sum of squared terms + squared result)
-/// is n for one term that outweighs the others, and 1 + 1 for two terms.
-double sum_roundings(double terms, layouts::DType dtype);
-
-/// exp and log of a library or a device are within 2 units in the last place, 4 roundings at most: squared RMS in e^2
-/// of an error spread evenly up to there, 4 (2^-n / sqrt(3))^2 for 2^-n = 2.36 e, times 4.
-constexpr double exp_roundings = 30;
 
 /// Relative variance of exp(s), to be multiplied by p^2, from the variance of s. It is the variance of s while that is
 /// small. Otherwise the exponential grows faster on one side: at 5 standard deviations by e^(5 sigma) - 1.
@@ -61,183 +22,176 @@ inline double variance_of_exp(double variance) {
     return square(std::expm1(deviations * std::min(std::sqrt(variance), 60.0)) / deviations);
 }
 
-/// Computes squared errors of scores and of dp.
-struct Roundings {
-    double head_dim, value_dim, soft_cap;
-    double e2;  // squared RMS of a rounding in the accumulator
+/// Sum and largest of squared numbers.
+struct Squares {
+    double sum = 0, largest = 0;
 
-    /// Variance of a score s = cap(x), from norms of q and k. `of_k`: what elements of K have, as Norms::four.
-    double of_score(double s, double scale, double q4, double k4, double of_k) const {
-        return e2 *
-                   (2 * square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + of_tanh * square(soft_cap)) +
-               square(scale) * q4 * of_k;
-    }
-    // The cap's tanh as 1 - 2 / (1 + e^2x), whose terms are near 1 however small the result: the exponential, within 2
-    // units in the last place, counts half at x = 0; then a sum, a quotient within 2 units, a difference.
-    // Added after kernels on a device had exceeded the bound of lse without it; the number is not fitted to them.
-    static constexpr double of_tanh = 1 + 1 + 4 + 1;
-
-    /// Relative variance of exp(s - x): of the difference, once more of its product with log2(e), and of exp.
-    double of_exponent(double difference) const { return e2 * (2 * square(difference) + exp_roundings); }
-
-    /// Variance of the slope of the cap, 1 - (s/c)^2, where s has a variance: near the cap the slope is a small
-    /// difference of numbers near 1. Quotient and square are 5 roundings of (s/c)^2.
-    double of_slope(double s, double of_s) const {
-        if (!(soft_cap > 0)) return 0;
-        const double ratio = square(s / soft_cap);
-        return 4 * ratio * of_s / square(soft_cap) + e2 * 5 * square(ratio);
-    }
-
-    /// Variance of do.v. `of_v`: what elements of V have, as Norms::four.
-    double of_dp(double dp, double dout4, double v4, double of_v) const {
-        return e2 * value_dim / 2 * (square(dp) + dout4 * v4) + dout4 * of_v;
+    void add(double squared) {
+        sum += squared;
+        largest = std::max(largest, squared);
     }
 };
 
-/// How many times the running maximum of a row's scores grows over its n keys, so that the sums are rescaled: fewer
-/// than n times, and for scores in random order (records) at most log n plus 5 standard deviations, sqrt(log n) each.
-inline double rescalings(double keys) {
-    const double records = std::log(std::max(1.0, keys));
-    return std::min(std::max(0.0, keys - 1), records + 5 * std::sqrt(records));
+/// The squares of the finite numbers of a tensor.
+template <class AnyTensor>
+Squares squares_of(const AnyTensor& tensor) {
+    Squares squares;
+    for (const double x : tensor)
+        if (std::isfinite(x)) squares.add(square(x));
+    return squares;
 }
 
-/// Error of a rounding at a binade's lower end, divided by the average one.
-constexpr double worst_mantissa = 1.37;
-
-/// Assumed maximum of a normal error, in standard deviations; one error in 10^8 exceeds it.
-constexpr double normal_tail = 5.5;
-
-/// Square of the largest error of a sum of roundings: normal_tail standard deviations, or less for few roundings. Each
-/// is at most 2^-n = 2.36 u, so k of them are at most 2.36 sqrt(k) times their root mean square, by Cauchy and Schwarz.
-class Peak {
-public:
-    void add(double variance, double roundings) {
-        variance_ += variance;
-        limit_ += 2.4 * std::sqrt(roundings * variance);
-    }
-    double squared() const { return std::min(square(normal_tail) * variance_, square(limit_)); }
-
-private:
-    double variance_ = 0, limit_ = 0;
+/// Norms of a list of numbers, and of the variances that these numbers have themselves if they are made of a latent.
+struct Norms {
+    double two = 0;              // sum of squares
+    double four = 0;             // root of the sum of fourth powers
+    double largest = 0;          // magnitude
+    double made = 0, made4 = 0;  // sum of variances, and root of the sum of their squares
 };
 
-/// The actual roundings to 16 bits of the numbers of a row. The model takes roundings to be independent, but equal
-/// numbers have equal roundings, so numbers with few distinct values have few independent ones.
+/// Norms of every token, for every batch element and head, in the tensor's order.
+std::vector<Norms> norms_of(const Tensor& tensor, const Tensor& variances = {});
+
+/// What the pairs of a row have in common.
+struct RowOperands {
+    double lse, delta;
+    Norms q, dout;
+};
+
+/// A visible pair of a row and a key, and the variances that roundings of the accumulator cause.
+struct Pair {
+    double s, p, ds;
+    double dp, ahead;      // dp = d do.v, and dp - delta
+    double factor, slope;  // d of dropout, slope of the soft cap
+    double of_log_p, of_p, of_ds;
+};
+
+/// The roundings of an arithmetic.
+struct Arithmetic {
+    explicit Arithmetic(const layouts::Problem& problem);
+
+    layouts::DType dtype;
+    bool narrow;  // 16 bits
+    double head_dim, value_dim, scale2, soft_cap;
+    double u, u2;  // RMS of a rounding to 16 bits, and its square; 0 for other types
+    double step;   // variance of the rounding of a number near 0, in units of u^2
+    double e2;     // squared RMS of a rounding of the accumulator, twice in fp64, whose reference is no more exact
+    double lost;   // squared loss of a sum over all tokens whose numbers are too small for the accumulator
+
+    /// exp and log of a library or a device are within 2 units in the last place, 4 roundings at most: squared RMS in
+    /// e^2 of an error spread evenly up to there, 4 (2^-n / sqrt(3))^2 for 2^-n = 2.36 e, times 4.
+    static constexpr double exp_roundings = 30;
+
+    /// Roundings of a sum of `terms` numbers, in units of e^2 times the square of a partial sum. Together with the
+    /// squared terms that is each product and each addition: n/2 (sum of squared terms + squared result).
+    double sum_roundings(double terms) const { return terms / 2 + (narrow ? square(0.07 * terms) : 0); }
+
+    /// Relative variance of exp(x): of the difference x, once more of its product with log2(e), and of exp.
+    double of_exponent(double x) const { return e2 * (2 * square(x) + exp_roundings); }
+
+    /// Variance of p = exp(x) from that of x, limited to 1, because p is between 0 and 1.
+    double of_p(double p, double of_x) const { return std::min(1.0, square(p) * variance_of_exp(of_x) + lost); }
+
+    /// The pair with score s, dp = d do.v and dropout factor d.
+    Pair pair(const RowOperands& row, const Norms& k, const Norms& v, double s, double dp, double factor) const;
+};
+
+/// The actual roundings to 16 bits of some numbers. The model takes roundings to be independent, but equal numbers have
+/// equal roundings, so numbers with few distinct values have few independent ones.
 class KnownRoundings {
 public:
     void add(double x, double rounded) {
-        if (x != rounded) add(square(x), (rounded - x) / x, 1);
+        if (x == rounded) return;
+        weights_ += square(x);
+        errors_ += x * (rounded - x);
+        squares_ += square(square(x));
     }
-
-    /// Adds the roundings of a row, which makes a part of the result with the square `part`.
-    void add(double part, const KnownRoundings& row) {
-        // All p of a row may be tiny: next to a sink, or if dropout took the only large one. Then weights_^2 and
-        // squares_ may be too small for a double. If squares_ is, the numbers are taken to have all of their errors in
-        // common.
-        if (row.weights_ > 0) add(part, row.errors_ / row.weights_, row.squares_ / row.weights_ / row.weights_);
-    }
-
-    /// Sum of the squares of what is rounded.
-    double squares() const { return weights_; }
-
-    /// The relative error that all numbers have in common (least squares), minus the 3 standard deviations that
-    /// independent errors of relative RMS `unit` may show by chance.
-    double in_common(double unit) const {
-        return weights_ > 0 ? std::max(0.0, std::abs(errors_) - 3 * unit * std::sqrt(squares_)) / weights_ : 0;
+    /// The relative error that all numbers have in common (least squares), in units of the relative RMS u of
+    /// independent errors, minus the 3 standard deviations that these may show by chance.
+    double in_common(double u) const {
+        return weights_ > 0 ? std::max(0.0, std::abs(errors_) / u - 3 * std::sqrt(squares_)) / weights_ : 0;
     }
 
 private:
-    void add(double weight, double error, double variance) {
-        weights_ += weight;
-        errors_ += weight * error;
-        squares_ += square(weight) * variance;
-    }
-
     double weights_ = 0, errors_ = 0, squares_ = 0;
-};
-
-/// Largest square of a part of a sum. `sum`: square of the whole sum; `terms`: sum of the squared terms. A part is at
-/// most as large as the sum plus a random walk of the terms of 3 standard deviations.
-inline double part_of(double sum, double terms) { return square(std::sqrt(sum) + 3 * std::sqrt(terms)); }
-
-/// An error that is known: its square, and its largest size relative to the largest element of the result.
-struct KnownError {
-    double squared = 0, relative = 0;
-
-    void at_least(const KnownError& other) {
-        squared = std::max(squared, other.squared);
-        relative = std::max(relative, other.relative);
-    }
-};
-
-/// The same of many rows: what each has in common, and what all have.
-class KnownErrors {
-public:
-    /// For a result whose largest magnitude is `largest`; `unit`: RMS of one rounding, see unit_of().
-    KnownErrors(double unit, double largest) : unit_(unit), largest_(std::max(largest, vanishing)) {}
-
-    /// A row whose numbers make a part of the result with this square.
-    void add(const KnownRoundings& row, double part) {
-        const double in_common = row.in_common(unit_);
-        rows_.squared += square(in_common) * part;
-        rows_.relative = std::max(rows_.relative, in_common * std::sqrt(part) / largest_);
-        all_.add(part, row);
-    }
-
-    /// The known error of a result with the squared norm `norm`. Errors of rows add up as independent ones do, or all
-    /// with one sign.
-    KnownError error(double norm) const {
-        const double one_sign = all_.squares() > 0 ? std::max(1.0, norm / all_.squares()) : 0;
-        const double all = all_.in_common(unit_);
-        KnownError error{rows_.squared > 0 ? rows_.squared * one_sign : 0, rows_.relative};
-        error.at_least({square(all) * norm, all});
-        return error;
-    }
-
-private:
-    double unit_, largest_;
-    KnownError rows_;
-    KnownRoundings all_;
-};
-
-/// Squared errors of one row of a result.
-struct RowError {
-    double narrow = 0;  // by roundings to 16 bits
-    double wide = 0;    // by roundings of the accumulator
-    double parts = 0;   // by roundings of the result's own parts, in proportion to them
-    double peak = 0;    // the largest that `narrow` makes of one element, squared
 };
 
 /// The bound of one result from the expected squared errors of its rows.
 class Errors {
 public:
-    void add(const RowError& row);
+    /// A row: variances of its elements by roundings to 16 bits, and of the row by roundings of the accumulator.
+    void add(const Squares& narrow, double wide);
 
-    /// States that this much of the errors added is one error that several rows share.
-    void share(double common);
+    /// Rows in the order (batch, token, head), with the dims of `narrow`, which is empty if nothing is rounded.
+    void add(const Tensor& narrow, const Lse& wide);
 
-    /// Squared error of the largest element by roundings of the result's own parts.
-    void set_own(double own) { own_ = own; }
+    /// States that these errors are no more independent than others from which they result.
+    void share(const Errors& others);
 
-    void set_known(const KnownError& known) { known_ = known; }
-
-    /// Squared error of rare events, for the few times that they may happen.
-    void set_rare(double squared) { rare_ = squared; }
-
-    /// Assumes that these errors are no more independent than the errors from which they result.
-    void no_more_independent_than(const Errors& other);
-
-    Bound bound(double norm, double largest_expected) const;
+    /// `expected`: squares of the expected result; `in_common`: the relative error that what is rounded to 16 bits has
+    /// in common, in units of one rounding u.
+    Bound bound(const Squares& expected, double in_common = 0, double u = 0) const;
 
 private:
-    double sum_ = 0;
-    double squares_ = 0, largest_ = 0;                // of rows' errors
-    double shared_squares_ = 0, largest_shared_ = 0;  // of errors that rows share
-    double wide_ = 0, peak_ = 0;                      // the largest of a row
-    double own_ = 0;
-    KnownError known_;
-    double rare_ = 0;
-    double least_spread_ = 0, least_top_ = 0;
+    double spread() const { return (sum_ > 0 ? std::sqrt(squares_) / sum_ : 0) + shared_spread_; }
+    double top() const { return (sum_ > 0 ? largest_ / sum_ : 0) + shared_top_; }
+
+    double sum_ = 0, squares_ = 0, largest_ = 0;  // of rows' errors
+    double wide_ = 0, peak_ = 0;                  // the largest of a row
+    double shared_spread_ = 0, shared_top_ = 0;
 };
+
+/// Sums over the visible keys j of one row. In the comments p, s, the dropout factor d, dp = d do.v, k and v are those
+/// of key j.
+struct Row {
+    double lse = 0, delta = 0;  // the row's
+    Norms o, dout, dq;
+    double keys = 0;
+    double mass = 0, mass2 = 0;                            // sum p, which sinks make less than 1; sum p^2
+    double values = 0, largest_value = 0;                  // sum p |d v|^2, max |d v|^2
+    double dp_spread = 0, dp_walk = 0;                     // sum p (dp - delta)^2, sum p^2 (dp - delta)^2
+    double pv = 0, dsk = 0;                                // sum p^2 |d v|^2, sum ds^2 |k|^2
+    double scores_o = 0, scores_delta = 0, scores_dq = 0;  // variances from errors of s, exp, dp, and of K and V
+    double scores_lse = 0, largest_score = 0;              // sum of p var(log p), and the largest var(log p)
+    double pdp = 0;                     // variance of delta from rounded p, in units of u^2: sum p^2 dp^2
+    double largest_so_far = -INFINITY;  // score: p is rounded relative to the p of this score
+
+    void add(const Pair& pair, const Norms& k, const Norms& v);
+};
+
+/// What the inputs alone say, before there is a schedule. Rows are in the order (batch, row, query head).
+struct ErrorModel::Measured {
+    layouts::Problem given, problem;  // problem: over K and V of all heads
+    layouts::Mask mask;
+    const Inputs* made_of;  // null without a latent
+    Arithmetic arithmetic;
+    RowStatistics rows;  // of the sample
+    std::vector<std::int64_t> columns;
+    RowStatistics statistics;     // of all rows that see the columns
+    std::vector<Norms> k, v;      // of all keys: (batch, token, kv head)
+    std::vector<Row> row;         // of the sample
+    Tensor o, pv, dsk, mean_key;  // by row and dim: o, sum p^2 v^2, sum ds^2 k^2 and sum p cap' k
+    KnownRoundings rounded_p, rounded_ds, rounded_p_of_row;  // p relative to the largest so far, ds, p = exp(s - lse)
+    Squares expected_dq;
+    Tensor dk, dv;  // expected, of all heads
+
+    Measured(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs, const SampledRows& rows,
+             const SampledColumns& columns, RowStatistics statistics, const Inputs* made_of);
+};
+
+/// How the results of the sample's rows are merged and travel, and the errors that this causes.
+struct Arrivals {
+    bool as_messages = false;  // the output is a sum of partials that arrives as a message
+    Lse merges;                // how many, of one head, at the row's owner and on other ranks
+    Tensor o;                  // variances from partials; empty if these are not rounded
+    Lse delta, blocks;         // variances of delta from partials, and the number of blocks that a row sees
+};
+Arrivals arrivals_of(const ErrorModel::Measured& measured, const Inputs& inputs, const layouts::Schedule& forward,
+                     bool round_running_output);
+
+/// Adds the variances of gradients that are rounded when they travel, to those of dk and dv of all heads, or of the
+/// latent's gradient if that is what travels.
+void add_travelling_gradients(const ErrorModel::Measured& measured, const Inputs& inputs,
+                              const layouts::Schedule& backward, Tensor& dk, Tensor& dv, Tensor& dlatent);
 
 }  // namespace ringlab::reference

@@ -74,7 +74,7 @@ private:
 
     static std::size_t index(OpIndex op) { return static_cast<std::size_t>(op); }
 
-    const Op& op(OpIndex which) const { return program_.code[index(which)].op; }
+    const Op& op(OpIndex at) const { return program_.code[index(at)].op; }
 
     std::size_t remaining() const {
         std::size_t count = 0;
@@ -95,18 +95,18 @@ private:
         return std::max<Picoseconds>(0, picoseconds(time - start_));
     }
 
-    void begin(OpIndex which) {
-        const auto& op = this->op(which);
-        auto& span = spans_[index(which)];
-        span = layouts::span_of(identity_.rank, which, op, program_.query_heads);
+    void begin(OpIndex at) {
+        const auto& op = this->op(at);
+        auto& span = spans_[index(at)];
+        span = layouts::span_of(identity_.rank, at, op, program_.query_heads);
         span.posted = span.begin = span.end = now();
     }
 
     void end(Queue& lane, Picoseconds time) {
-        const auto which = lane.waiting.front();
-        auto& span = spans_[index(which)];
+        const auto at = lane.waiting.front();
+        auto& span = spans_[index(at)];
         span.end = std::max(span.begin, time);
-        ended_[index(which)] = true;
+        ended_[index(at)] = true;
         lane.waiting.pop_front();
     }
 
@@ -117,8 +117,8 @@ private:
             const auto time = lane.transfer->ended();
             if (!time) continue;
             lane.transfer.reset();
-            const auto which = lane.waiting.front();
-            work_.transfer_ended(program_.code[index(which)]);
+            const auto at = lane.waiting.front();
+            work_.transfer_ended(program_.code[index(at)]);
             end(lane, since_start(*time));
             progress = true;
         }
@@ -129,10 +129,10 @@ private:
         bool progress = false;
         for (auto& lane : lanes_) {
             if (&lane == &compute_lane() || lane.transfer || lane.waiting.empty()) continue;
-            const auto which = lane.waiting.front();
-            if (!may_begin(op(which))) continue;
-            begin(which);
-            lane.transfer = start(program_.code[index(which)]);
+            const auto at = lane.waiting.front();
+            if (!may_begin(op(at))) continue;
+            begin(at);
+            lane.transfer = start(program_.code[index(at)]);
             progress = true;
         }
         return progress;
@@ -150,13 +150,13 @@ private:
     bool compute() {
         auto& lane = compute_lane();
         if (lane.waiting.empty() || !may_begin(op(lane.waiting.front()))) return false;
-        const auto which = lane.waiting.front();
-        begin(which);
+        const auto at = lane.waiting.front();
+        begin(at);
         const auto cpu_begin = thread_cpu_time();
         transport_.set_computing(true);
-        work_.compute(program_.code[index(which)]);
+        work_.compute(program_.code[index(at)]);
         transport_.set_computing(false);
-        spans_[index(which)].busy = thread_cpu_time() - cpu_begin;
+        spans_[index(at)].busy = thread_cpu_time() - cpu_begin;
         end(lane, now());
         return true;
     }
@@ -171,8 +171,8 @@ private:
         return first;
     }
 
-    std::string describe(OpIndex which) const {
-        auto text = layouts::describe(identity_.rank, which, op(which));
+    std::string describe(OpIndex at) const {
+        auto text = layouts::describe(identity_.rank, at, op(at));
         if (identity_.group.replicas > 1)
             text += fmt::format(" (of replica {}, global rank {})", identity_.replica,
                                 identity_.group.global_rank(identity_.replica, identity_.rank));

@@ -94,7 +94,11 @@ const std::vector<std::string> right_runs{
     // 1 / (1 - 0.01158) lies next to the middle between two numbers of bf16, and every row's largest p is that.
     "--tokens 150 --masks causal+documents:36,35,2,11,7,5,1,2,8,11,2,2,2,6,20 --layouts contiguous --ranks 2 "
     "--schedules seen:1 --arithmetic bf16 --policies carry --heads 4:2 --head-dim 1 --input outlier --seed 427 --pad "
-    "--batch 2 --dropout 0.01158"};
+    "--batch 2 --dropout 0.01158",
+    // A latent of one number: dW is one sum over all tokens, whose terms hardly differ.
+    "--tokens 159 --masks block-causal:145,10,2,2 --layouts striped:3 --ranks 4 --schedules joined-ring:1 "
+    "--arithmetic bf16 --policies gradients --heads 2:2 --head-dim 1 --value-dim 8 --input normal --latent 1+0 "
+    "--seed 615 --pad --soft-cap 0.1"};
 
 Share share_of_line(const std::string& line) {
     std::istringstream stream(line);

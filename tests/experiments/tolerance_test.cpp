@@ -79,8 +79,8 @@ private:
 
 BOOST_AUTO_TEST_SUITE(tolerance)
 
-// The real input has large scores, keys with a large common part, and rows that see one key above all. A running output
-// over many blocks loses most.
+// The real input has large scores, keys with a large common part, and rows that see one key above all: their largest p,
+// which is exact here, counts as rounded in rows of more than 64 keys. A running output over many blocks loses most.
 BOOST_DATA_TEST_CASE(records_of_bf16_errors_lie_within_it,
                      data::make({"carry", "partials", "running", "running", "running"}) ^
                          data::make({"zigzag", "zigzag", "zigzag", "striped", "striped"}) ^
@@ -97,7 +97,7 @@ BOOST_DATA_TEST_CASE(records_of_bf16_errors_lie_within_it,
             for (std::size_t i = 0; i < rms.size(); ++i) BOOST_TEST_CONTEXT(judged_tensors[i]) {
                     BOOST_TEST(rms[i] <= allowed.relative_rms[i]);
                     BOOST_TEST(largest[i] <= allowed.max_relative[i]);
-                    if (std::string(judged_tensors[i]) != "lse") BOOST_TEST(rms[i] >= 0.3 * allowed.relative_rms[i]);
+                    if (std::string(judged_tensors[i]) != "lse") BOOST_TEST(rms[i] >= 0.15 * allowed.relative_rms[i]);
                 }
         }
     }

@@ -51,8 +51,7 @@ reference::Bounds bounds_of(const AttendCase& c, const layouts::Mask& mask, cons
     const auto forward = make_schedule(c.problem, mask, layout, how);
     how.pass = layouts::Pass::backward;
     const auto backward = make_schedule(c.problem, mask, layout, how);
-    const auto largest_p = c.family == "portable" ? reference::LargestP::exact : reference::LargestP::rounded;
-    return reference::ErrorModel(c.problem, mask, inputs, expected, nullptr, largest_p)
+    return reference::ErrorModel(c.problem, mask, inputs, expected)
         .bounds(inputs, *forward, backward.get(), c.policy == Policy::rounded_running);
 }
 

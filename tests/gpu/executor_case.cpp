@@ -180,8 +180,7 @@ gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
 std::unique_ptr<reference::ErrorModel> error_model(const layouts::Problem& problem, const layouts::Mask& mask,
                                                    const reference::Inputs& inputs, const reference::Outputs& expected,
                                                    const reference::Inputs* made_of) {
-    return std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected, made_of,
-                                                   reference::LargestP::rounded);
+    return std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected, made_of);
 }
 
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,

@@ -5,6 +5,7 @@
 #include "reference/tensors/tensors.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -14,18 +15,23 @@
 
 namespace ringlab::tests {
 
-/// Seeded normal inputs of a problem.
+/// Independent normal numbers, the same for the same seed. The matrices of a latent are scaled, so that K and V of all
+/// heads are as large as the latent.
 inline reference::Inputs normal_inputs(const layouts::Problem& p, unsigned seed = 1) {
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
-    const auto tensor = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
-        reference::Tensor t({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens),
-                             static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)});
-        for (auto& x : t) x = normal(random);
-        return t;
+    const auto tensor = [&](const std::array<std::int64_t, 4>& shape) {
+        auto numbers = reference::zeros_of(shape);
+        for (auto& x : numbers) x = normal(random);
+        return numbers;
     };
-    return {tensor(p.rows(), p.query_heads, p.head_dim), tensor(p.tokens, p.kv_heads, p.head_dim),
-            tensor(p.tokens, p.kv_heads, p.value_dim), tensor(p.rows(), p.query_heads, p.value_dim)};
+    reference::Inputs inputs;
+    inputs.q = tensor({p.batch, p.rows(), p.query_heads, p.head_dim});
+    inputs.k = tensor(p.key_shape());
+    inputs.v = tensor(p.value_shape());
+    inputs.dout = tensor({p.batch, p.rows(), p.query_heads, p.value_dim});
+    if (p.latent.is_given()) inputs.v /= std::sqrt(static_cast<double>(p.latent.rank));
+    return inputs;
 }
 
 /// Largest error of each result that fp64 arithmetic may make on these inputs, to first order (Higham, Accuracy and

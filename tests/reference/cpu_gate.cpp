@@ -5,12 +5,12 @@
 #include "reference/features/latent.hpp"
 #include "reference/ranks/transports/transport_threads.hpp"
 #include "reference/tensors/counts.hpp"
+#include "tests/reference/attention_cases.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <random>
 #include <tuple>
 
 namespace ringlab::reference::tests {
@@ -26,23 +26,7 @@ layouts::Problem small_problem(std::int64_t tokens) {
     return problem;
 }
 
-Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
-    std::mt19937_64 engine(seed);
-    std::normal_distribution<double> normal;
-    const auto make = [&](const std::array<std::int64_t, 4>& shape) {
-        auto tensor = reference::zeros_of(shape);
-        for (auto& x : tensor) x = normal(engine);
-        return tensor;
-    };
-    Inputs inputs;
-    inputs.q = make({p.batch, p.rows(), p.query_heads, p.head_dim});
-    inputs.k = make(p.key_shape());
-    inputs.v = make(p.value_shape());
-    inputs.dout = make({p.batch, p.rows(), p.query_heads, p.value_dim});
-    // Scaled, so that K and V of all heads are as large as the latent.
-    if (p.latent.is_given()) inputs.v /= std::sqrt(static_cast<double>(p.latent.rank));
-    return inputs;
-}
+Inputs random_inputs(const layouts::Problem& p, unsigned seed) { return ringlab::tests::normal_inputs(p, seed); }
 
 std::unique_ptr<layouts::Schedule> schedule_of(const GateCase& c, layouts::Pass pass) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);

@@ -288,23 +288,6 @@ BOOST_AUTO_TEST_CASE(a_sample_has_the_bounds_of_the_whole) {
     near(sample.dv, whole.dv);
 }
 
-BOOST_DATA_TEST_CASE(a_largest_p_that_is_rounded_counts_in_rows_with_many_keys, data::make({64, 128}), tokens) {
-    auto c = policy_case("carry", "zigzag", 8);
-    c.problem.tokens = tokens;
-    c.mask = "full";
-    const auto inputs = inputs_of(c.problem, 3);
-    const auto mask = layouts::make_mask(c.mask, tokens);
-    const auto expected = blocked_attention(c.problem, mask, inputs);
-    const auto forward = schedule_of(c, layouts::Pass::forward);
-    const auto of_o = [&](LargestP largest_p) {
-        return ErrorModel(c.problem, mask, inputs, expected, nullptr, largest_p)
-            .bounds(inputs, *forward, nullptr)
-            .o_unrounded.expected;
-    };
-    const double exact = of_o(LargestP::exact), rounded = of_o(LargestP::rounded);
-    BOOST_TEST((tokens > 64 ? rounded > exact : rounded == exact), rounded << " and " << exact);
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::reference::tests

@@ -22,18 +22,18 @@ using layouts::Pass;
 /// Runs of its lifetime have the mistake.
 class Mistaken {
 public:
-    explicit Mistaken(Mutation which) { mutation = which; }
+    explicit Mistaken(Mutation made) { mutation = made; }
     ~Mistaken() { mutation = Mutation::none; }
     Mistaken(const Mistaken&) = delete;
     Mistaken& operator=(const Mistaken&) = delete;
 };
 
 /// Runs the case rightly and with the mistake; the gate must be silent about the first and complain of the second.
-void check_that_the_gate_sees(const GateCase& c, Mutation which) {
+void check_that_the_gate_sees(const GateCase& c, Mutation made) {
     const auto inputs = random_inputs(c.problem, 11);
     const auto expected = expected_of(c, inputs);
     BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected) == "");
-    const Mistaken mistaken(which);
+    const Mistaken mistaken(made);
     const auto found = complaint(run_case(c, inputs, small_tiles()).outputs, expected);
     BOOST_TEST(found != "");
     BOOST_TEST_MESSAGE(found);

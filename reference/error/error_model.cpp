@@ -234,6 +234,7 @@ Bound sink_bound(const Measured& m, const RowErrors& rows) {
     Squares expected;
     for (std::size_t h = 0; h < heads; ++h) {
         const double sink = m.problem.sinks[h];
+        if (std::isinf(sink)) continue;  // the head has none
         double gradient = 0, narrow = 0, wide = 0, squares = 0;
         for (std::size_t at = h; at < m.statistics.lse.size(); at += heads) {
             const double x = sink - m.statistics.lse.data()[at], delta = m.statistics.delta.data()[at];

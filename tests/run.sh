@@ -34,8 +34,8 @@ unset RINGLAB_DATA
 cmake/install_packages.sh
 cmake --preset "$preset" -DRINGLAB_TESTS=ON
 cmake --build --preset "$preset" --target "$target"
-# Tests that start many ranks say so themselves (PROCESSORS). One test more than processors, as some mostly wait.
-ctest --preset "$preset" --parallel "$(($(nproc) + 1))" "${arguments[@]}"
+# Tests that measure time or start many ranks say so themselves (PROCESSORS, RUN_SERIAL).
+ctest --preset "$preset" --parallel "$(nproc)" "${arguments[@]}"
 # What is left out under the sanitizers, as the tests say it (tests/thinning.hpp).
 sed -n 's/^[a-z_/]*: [0-9]* of [0-9]* cases ran$/thinned: &/p' "build/$preset/Testing/Temporary/LastTest.log"
 # Not where a part was asked for, nor under the sanitizers, which Python does not load.

@@ -204,13 +204,6 @@ BOOST_AUTO_TEST_CASE(results_say_of_balance_and_of_contiguous_blocks_what_record
                    " TFLOP/s at 8Ki tokens per GPU, " +
                    slower(Runs("throughput_2xh200_masks"), "window:4096,0 contiguous P=2 S=32768"),
                results);
-    std::map<std::string, std::map<std::string, std::string>> by_pass;
-    for (const auto& row : rows_of("peers.csv"))
-        if (row.at("system") == "ring-flash-attention zigzag, FlashAttention-2 blocks") by_pass[row.at("pass")] = row;
-    std::string over = "| over FlashAttention-2 |";
-    for (const auto* tokens : {"2048", "8192", "32768"})
-        over += fmt::format(" {} / {} |", by_pass["forward"][tokens], by_pass["both"][tokens]);
-    check_says(over, results);
 }
 
 // On one GPU there is nothing to merge, so both schedules do the same. The faster one counts.

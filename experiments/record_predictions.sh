@@ -45,7 +45,7 @@ makes published validate --published ring_flash_attention_8xh800 peers_4xh200 pe
 makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
 makes ablation validate --measured all --without each
 makes packings_planned packings.py --lengths document_lengths_training --tokens 524288 --ranks 64 --heads 64:8 --head-dim 128 \
-  --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 --packings 100 --span-ranks 0
+  --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 --packings 20 --span-ranks 0
 makes packings_cpu packings.py --program compare_layouts --packings 20 --tokens 8192 --ranks 8 --heads 1:1 --head-dim 64 --arithmetic fp32 \
   --layouts contiguous zigzag striped:64 balanced --schedules ring --machines 2cpus_calibrated --repeats 1 --no-judge --input normal --span-ranks 0
 
@@ -72,12 +72,14 @@ done
 [ -x "$programs/predict" ] || refuse "no program predict in $programs; build preset cpu, or name --programs"
 
 mkdir -p "$output"
+python=python3
+"$python" -c "import h5py" 2>/dev/null || python=/usr/bin/python3
 for record in "${records[@]}"; do
   printf '\n== %s\n' "$record"
   begin=$SECONDS
   read -r -d '' -a words <<<"${commands[$record]}" || true
   if [[ ${words[0]} == *.py ]]; then
-    "./${words[0]}" "$output/$record.h5" --programs "$programs" "${words[@]:1}" --overwrite
+    "$python" "${words[0]}" "$output/$record.h5" --programs "$programs" "${words[@]:1}" --overwrite
   else
     "$programs/${words[0]}" "${words[@]:1}" --output "$output/$record.h5" --overwrite
   fi

@@ -100,6 +100,14 @@ bool moved(const fs::path& made, const fs::path& path, const FileState& expected
 
 fs::path temporary_of(const fs::path& path) { return fmt::format("{}.{}.ringlab-tmp", path.string(), ::getpid()); }
 
+void remove_temporaries_of(const fs::path& path) {
+    const auto begin = path.filename().string() + ".";
+    for (const auto& file : fs::directory_iterator(folder_of(path))) {
+        const auto name = file.path().filename().string();
+        if (name.starts_with(begin) && name.ends_with(".ringlab-tmp")) fs::remove(file.path());
+    }
+}
+
 fs::path followed(const fs::path& path) {
     require(!path.empty(), "what is written needs a file name");
     std::error_code ignored;

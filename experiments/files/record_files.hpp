@@ -12,6 +12,9 @@ namespace ringlab::experiments {
 /// The path at which this process prepares new contents of `path`. A killed process may leave a file there.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
 
+/// Removes what processes that were killed have left at their temporary_of(path).
+void remove_temporaries_of(const std::filesystem::path& path);
+
 /// The file that a path leads to: the target of a link is replaced, and not the link.
 std::filesystem::path followed(const std::filesystem::path& path);
 

@@ -136,6 +136,7 @@ void Record::resume() {
         fail("cannot resume {}: {}; it is left as it is (--overwrite starts anew)", path_.string(), error.what());
     }
     note_unknown_files();
+    remove_temporaries_of(path_);  // of invocations that were killed
 }
 
 void Record::load() {

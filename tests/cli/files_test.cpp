@@ -17,7 +17,6 @@ public:
         fs::copy_file(RINGLAB_SOURCE_DIR "/experiments/data/real_attention.h5", *this / "self.h5");
         fs::create_hard_link(*this / "self.h5", *this / "hard.h5");
         fs::create_symlink("self.h5", *this / "soft.h5");
-        fs::copy_file(*this / "self.h5", *this / "other.h5.ringlab-tmp");
         fs::create_symlink("nowhere.h5", *this / "dangling.h5");
         fs::copy_file(RINGLAB_SOURCE_DIR "/experiments/machines/ideal.toml", *this / "m.toml");
         std::string positions;
@@ -75,7 +74,6 @@ const std::vector<Danger> dangers{
     {gradients, tiny + over + Words{"--input", "self.h5", "-o", "hard.h5"}, {"--output 'hard.h5'", "input 'self.h5'"}},
     {gradients, tiny + over + Words{"--input", "hard.h5", "-o", "soft.h5"}, {"--output 'soft.h5'", "input 'hard.h5'"}},
     {gradients, tiny + Words{"--resume", "--input", "self.h5", "-o", "soft.h5"}, {"input"}},
-    {gradients, tiny + Words{"--input", "other.h5.ringlab-tmp", "-o", "other.h5"}, {"input"}},
     {gradients, tiny + over + Words{"--layouts", "file:layout.txt", "-o", "layout.txt"}, {"layout 'layout.txt'"}},
     {gradients, tiny + over + Words{"--masks", "sink:2+documents:@lengths.txt", "-o", "lengths.txt"}, {"mask"}},
     {gradients, tiny + over + Words{"--config", "c.cfg", "-o", "c.cfg"}, {"config file 'c.cfg'"}},

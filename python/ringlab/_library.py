@@ -108,7 +108,6 @@ def checked(loaded, message, name, arguments):
     status = getattr(loaded, name)(*arguments)
     if status != 0:
         line = getattr(loaded, message)().decode(errors="replace")
-        line = line.replace("--pad rounds", "shard(pad=) fills")  # the same libraries are behind the programs
         raise (Refused if status == REFUSED else BrokenRing)(line)
 
 

@@ -253,9 +253,27 @@ Machine read_machine(Reader& reader) {
     return machine;
 }
 
+/// Puts keys and words of earlier versions, as records keep them, as they are written now.
+void update_old_names(toml::table& table) {
+    for (const auto& [old, now] : {std::pair{"item", "work_tile"},
+                                   {"item_us", "work_tile_us"},
+                                   {"few_rows", "split_kv"},
+                                   {"room_for_transfers", "sm_admission"}})
+        if (auto* node = table.get(old); node && !table.contains(now)) {
+            table.insert_or_assign(now, std::move(*node));  // moved: a copy would lose its file and line
+            table.erase(old);
+        }
+    for (auto&& [key, node] : table) {
+        if (auto* inner = node.as_table()) update_old_names(*inner);
+        if (auto* text = node.as_string(); text && text->get() == "as items end") text->get() = "as work tiles end";
+    }
+}
+
 toml::table parsed(std::string_view text, const std::string& file) {
     try {
-        return toml::parse(text, file);
+        auto root = toml::parse(text, file);
+        update_old_names(root);
+        return root;
     } catch (const toml::parse_error& error) {
         fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, error.description());
     }

@@ -100,33 +100,28 @@ BOOST_AUTO_TEST_CASE(rings_from_python_beside_others_are_those_of_their_record) 
     check_says("and " + over(65536) + " times at 32Ki");
 }
 
-// Measured, predicted and judged as the record has it; the prediction is today's too.
-// notebooks/figures/balance_causal.png is drawn from the same record.
+// Measured and judged as the record has it, from which notebooks/figures/balance_causal.png is drawn; predicted by today's
+// model.
 BOOST_AUTO_TEST_CASE(the_example_is_of_the_record_of_the_figure_above_and_of_todays_model) {
     const Runs runs("compare_layouts_cpu");
-    const std::string name = "h200_nvswitch_copy_engine";
-    const auto machine = sim::load_machine(root + "/experiments/machines/" + name + ".toml");
+    const auto machine = sim::load_machine(root + "/experiments/machines/2cpus_calibrated.toml");
     Config config;
     config.problem.heads = "4:2";
     config.problem.head_dim = 128;
     config.problem.arithmetic = "bf16";
     for (const std::string layout : {"contiguous", "zigzag", "striped"}) {
         const auto number = [&](const std::string& column) { return runs.number("causal " + layout + " P=8", column); };
-        const auto predicted = number("balance_predicted_forward_" + name);
-        std::string row =
-            fmt::format("causal {} 8 2048 {:.3f} {:.3f} {:.3f} {:.3f}", layout, number("balance_cells"),
-                        number("balance_measured_forward"), number("balance_measured_backward"), predicted);
-        for (const std::string pass : {"forward", "backward"})
-            row += fmt::format(" {:.3g}", 1e3 * number("seconds_predicted_" + pass + "_" + name));
-        for (const std::string tensor : {"o", "dq", "dk", "dv"})
-            row += fmt::format(" {:.2e}", number("error_rms_" + tensor));
-        check_says(row);
-
         const auto plan = make_plan({"", "causal", layout, "ring", "", 8, 2048}, problem_from(config.problem));
         std::vector<double> compute;
         for (const auto& rank : sim::simulate(*plan.forward, machine, {}).ranks)
             compute.push_back(layouts::to_seconds(rank.compute));
-        BOOST_TEST(std::abs(layouts::imbalance(compute) - predicted) < 0.0005, layout);
+        check_says(fmt::format("causal {} 8 2048 {:.3f} {:.3f} {:.3f} {:.3f}", layout, number("balance_cells"),
+                               number("balance_measured_forward"), number("balance_measured_backward"),
+                               layouts::imbalance(compute)));
+        std::string errors = "*";
+        for (const std::string tensor : {"o", "dq", "dk", "dv"})
+            errors += fmt::format(" {:.2e}", number("error_rms_" + tensor));
+        check_says(errors);
     }
 }
 

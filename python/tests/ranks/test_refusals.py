@@ -50,7 +50,7 @@ def test_ranks_that_call_with_other_arguments():
 def test_tokens_that_do_not_divide_are_told_what_python_can_do():
     with pytest.raises(ringlab.Refused) as error:
         shard(torch.zeros(1, 30, 1), layout="zigzag")
-    assert "a multiple of 4 (shard(pad=) fills up to 32)" in str(error.value), str(error.value)
+    assert "they must be a multiple of 4; pad them to 32" in str(error.value), str(error.value)
 
 
 @pytest.mark.parametrize("message, change", [

@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(attributes_that_make_no_sense_are_refused) {
     BOOST_TEST(contains(with("scale", 0.0), "leave it out"));
     BOOST_TEST(contains(with("scale", std::string("half")), "must be a number"));
     BOOST_TEST(contains(with("scale", std::vector<double>{1, 2}), "holds 2 values"));
-    BOOST_TEST(contains(with("soft_cap", -1.0), "soft-cap"));
+    BOOST_TEST(contains(with("soft_cap", -1.0), "soft cap"));
 }
 
 BOOST_AUTO_TEST_CASE(files_that_are_not_there_or_not_hdf5_are_refused) {

@@ -103,6 +103,13 @@ public:
 
     void reject_unknown_keys() const { reject_unknown_keys(root_, ""); }
 
+    /// Keys of the file that had a meaning in earlier versions, or sections of them.
+    std::vector<std::string> retired_keys() const {
+        std::vector<std::string> found;
+        add_retired_keys(root_, "", found);
+        return found;
+    }
+
     /// Reports all missing keys at once. A section that is missing as a whole is reported by its name.
     void reject_missing_keys() const {
         std::vector<std::string> names;
@@ -186,6 +193,29 @@ private:
              fmt::format(message, std::forward<Args>(args)...));
     }
 
+    static bool is_retired(std::string_view key) {
+        constexpr std::string_view whole[]{"joined_launches",           "host.compute_issue_us",
+                                           "host.pass_issue_us",        "messages_in_a_row",
+                                           "accumulate.copy_launch_us", "hidden_messages"};
+        constexpr std::string_view of_attends[]{".end_us",        ".end_memory_ratio",  ".ends.idle_byte_us",
+                                                ".ends.share_us", ".idle_work_tile_us", ".idle_item_us",
+                                                ".finish_us",     ".reread.tile_us"};
+        const auto is = [&](std::string_view other) { return key == other; };
+        const auto ends_so = [&](std::string_view end) { return key.ends_with(end); };
+        return std::ranges::any_of(whole, is) || ((key.starts_with("attention.") || key.starts_with("kernels.")) &&
+                                                  std::ranges::any_of(of_attends, ends_so));
+    }
+
+    static void add_retired_keys(const toml::table& table, const std::string& prefix, std::vector<std::string>& found) {
+        for (const auto& [name, node] : table) {
+            const auto key = prefix + std::string(name.str());
+            if (is_retired(key))
+                found.push_back(key);
+            else if (const auto* inner = node.as_table())
+                add_retired_keys(*inner, key + ".", found);
+        }
+    }
+
     /// A table is known if any key in it is.
     bool known(const std::string& key) const {
         const auto at = known_.lower_bound(key);
@@ -195,6 +225,7 @@ private:
     void reject_unknown_keys(const toml::table& table, const std::string& prefix) const {
         for (const auto& [name, node] : table) {
             const auto key = prefix + std::string(name.str());
+            if (is_retired(key)) continue;
             if (!known(key)) fail_at(node, "unknown key '{}'; predict --list-machine-keys shows all keys", key);
             if (const auto* inner = node.as_table()) reject_unknown_keys(*inner, key + ".");
         }
@@ -231,6 +262,8 @@ Machine read_machine(Reader& reader) {
     check_ports(reader, machine);
     check_carrier(reader, "inside_host", machine.inside_host);
     check_carrier(reader, "between_hosts", machine.between_hosts);
+    if (const auto retired = reader.retired_keys(); !retired.empty())
+        machine.notes.push_back(fmt::format("keys that are no longer used: {}", fmt::join(retired, ", ")));
     if (machine.attention_memory_bytes_per_second > machine.memory_bytes_per_second)
         reader.fail_at_key("gpu.attention_memory_gigabytes_per_second",
                            "must not exceed gpu.memory_gigabytes_per_second");
@@ -253,7 +286,7 @@ Machine read_machine(Reader& reader) {
     return machine;
 }
 
-/// Puts keys and words of earlier versions, as records keep them, as they are written now.
+/// Puts keys and words of earlier versions as they are written now.
 void update_old_names(toml::table& table) {
     for (const auto& [old, now] : {std::pair{"item", "work_tile"},
                                    {"item_us", "work_tile_us"},

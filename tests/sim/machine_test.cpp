@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
            "must be \"query tile\" or \"key tile\"");
     expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
            "key 'between_hosts.link_gigabytes_per_second' is missing");
-    expect(error_of(replaced(text_of("4xh200_calibrated"), "value = [1, 0.929, ", "value = [1, ")),
+    expect(error_of(replaced(text_of("4xh200-2_calibrated"), "value = [1, 0.97031, ", "value = [1, ")),
            "power.of_gpus has 3 entries; there must be one for each of 4 GPUs of a host");
     // The line of the wrong figure, counted by hand.
     const auto before = text.substr(0, text.find("multiprocessors = "));

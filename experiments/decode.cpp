@@ -83,7 +83,7 @@ void describe_steps(RunWriter& run, const Config& config, const Case& which, con
                   "each appends as many tokens to a sequence as it has query rows");
     run.dataset("decode/length", decoding.lengths(), {{"sequence", which.sequences}}, "1",
                 "tokens of the sequence before the first step");
-    run.dataset("decode/seconds", steps.seconds,
+    run.dataset("decode/seconds", measured(steps.seconds),
                 {{"step", config.decoding.steps}, {"decode/repeat", config.execution.repeats}}, "s",
                 "the slowest rank's time for the newest tokens' attention");
     if (!config.judging.judge) return;

@@ -30,10 +30,8 @@ void describe_samples(RunWriter& run, const std::string& pass, const PassSamples
     const auto group = "measured/" + pass;
     const auto repeats = static_cast<std::int64_t>(samples.seconds.size());
     const std::vector<Dimension> dimensions{{group + "/repeat", repeats}, {"gpu", gpus}};
-    run.dataset(group + "/seconds", flat(samples.seconds), dimensions, "s",
+    run.dataset(group + "/seconds", measured(flat(samples.seconds)), dimensions, "s",
                 "from the start of the pass on the first GPU of the ring to its end on this one");
-    run.dataset(group + "/issue", flat(samples.issue), dimensions, "s",
-                "host time until the whole pass was enqueued, waiting for peers included");
     run.timeline("measured", pass, samples.timeline);
 }
 
@@ -61,7 +59,7 @@ void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryS
 
 void describe_bursts(RunWriter& run, const CallSamples& call) {
     const auto group = "calls/" + call.name;
-    run.dataset(group + "/seconds", flat(call.seconds),
+    run.dataset(group + "/seconds", measured(flat(call.seconds)),
                 {{"round", static_cast<std::int64_t>(call.seconds.size())},
                  {group + "/call", static_cast<std::int64_t>(call.seconds.front().size())}},
                 "s", "device time of one call, back to back");
@@ -118,9 +116,9 @@ void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan
     describe_rate(run, "both", forward_flop + backward_flop,
                   {both, (forward.median * forward.spread + backward.median * backward.spread) / both});
     run.attribute("issue_seconds_forward", typical(slowest(samples.forward.issue)).median, "s",
-                  "median, slowest rank's host");
+                  "host time until a pass was enqueued, waiting for peers included; median, slowest rank");
     run.attribute("issue_seconds_backward", typical(slowest(samples.backward.issue)).median, "s",
-                  "median, slowest rank's host");
+                  "host time until a pass was enqueued, waiting for peers included; median, slowest rank");
     for (const auto& [pass, period] :
          {std::pair{"forward", samples.forward.period}, {"backward", samples.backward.period}})
         run.attribute(fmt::format("period_{}", pass), period, "s", "from a pass's start to that of the next, mean");
@@ -178,7 +176,7 @@ void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& pl
         const auto& passes = call.seconds.front();
         const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
         describe_rate(run, call.name, flop, typical_of_burst(passes), "burst_rate_");
-        run.dataset("bursts/" + call.name + "/seconds", passes,
+        run.dataset("bursts/" + call.name + "/seconds", measured(passes),
                     {{"bursts/pass", static_cast<std::int64_t>(passes.size())}}, "s",
                     "device time of single passes, inputs drawn anew and L2 cleared before each; the first half is "
                     "not counted");
@@ -212,7 +210,7 @@ void describe_ceilings(RunWriter& run, const CeilingSamples& samples) {
         run.dimension(group + "/message", bytes, "B", "size of a message");
         run.dataset(group + "/bandwidth", bandwidth, {{group + "/message", sizes}}, "B/s",
                     "median, every GPU sending to its right neighbour, of the slowest");
-        run.dataset(group + "/seconds", seconds, {{group + "/message", sizes}, {group + "/repeat"}}, "s",
+        run.dataset(group + "/seconds", measured(seconds), {{group + "/message", sizes}, {group + "/repeat"}}, "s",
                     "of a message, mean of several in a row, of the slowest GPU");
     }
     describe_clocks(run, samples.products.clocks);

@@ -33,13 +33,13 @@ void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
     run.enumeration("measured/clocks/moment", taken, moments, {{"measured/clocks/sample", count}}, "1",
                     "before the passes, during one, or after them");
     column(
-        "time", [&](const Sample& s) { return s.seconds - begin; }, "s", "since the first sample");
+        "time", [&](const Sample& s) { return static_cast<float>(s.seconds - begin); }, "s", "since the first sample");
     column(
-        "sm_clock", [](const Sample& s) { return 1e6 * s.sm_mhz; }, "Hz", "of the multiprocessors");
+        "sm_clock", [](const Sample& s) { return static_cast<float>(1e6 * s.sm_mhz); }, "Hz", "of the multiprocessors");
     column(
-        "memory_clock", [](const Sample& s) { return 1e6 * s.memory_mhz; }, "Hz", "of the memory");
+        "memory_clock", [](const Sample& s) { return static_cast<float>(1e6 * s.memory_mhz); }, "Hz", "of the memory");
     column(
-        "power", [](const Sample& s) { return s.watts; }, "W", "drawn by the GPU, as NVML says");
+        "power", [](const Sample& s) { return static_cast<float>(s.watts); }, "W", "drawn by the GPU, as NVML says");
     column(
         "temperature", [](const Sample& s) { return std::int64_t{s.celsius}; }, "degC", "of the GPU");
     column(

@@ -174,7 +174,9 @@ bool Record::has(const std::string& run) const { return std::find(runs_.begin(),
 
 bool Record::has(const std::string& run, const std::string& path) const {
     if (!has(run) || !file_->contains(path)) return false;
-    if (file_->is_group(path) || file_->dataset(path).element() != hdf5::Element::fp64) return true;
+    if (file_->is_group(path)) return true;
+    const auto element = file_->dataset(path).element();
+    if (element != hdf5::Element::fp64 && element != hdf5::Element::fp32) return true;
     const auto values = numbers(run, path);
     return !std::all_of(values.begin(), values.end(), [](double value) { return std::isnan(value); });
 }

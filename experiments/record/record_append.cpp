@@ -28,6 +28,7 @@ std::vector<std::int64_t> chunk_of(const std::vector<std::int64_t>& shape) {
 
 hdf5::Element element_of(const hdf5::Values& values) {
     if (std::holds_alternative<std::vector<double>>(values)) return hdf5::Element::fp64;
+    if (std::holds_alternative<std::vector<float>>(values)) return hdf5::Element::fp32;
     return std::holds_alternative<std::vector<std::string>>(values) ? hdf5::Element::text : hdf5::Element::integer;
 }
 

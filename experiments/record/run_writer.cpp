@@ -29,6 +29,8 @@ hdf5::Values as_values(const hdf5::Attribute& value) {
 
 }  // namespace
 
+hdf5::Values measured(const std::vector<double>& values) { return std::vector<float>(values.begin(), values.end()); }
+
 void RunWriter::attribute(const std::string& name, hdf5::Attribute value, const std::string& unit,
                           const std::string& description) {
     require_path(name, "attribute");

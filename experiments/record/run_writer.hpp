@@ -30,6 +30,9 @@ struct Dimension {
     std::string label;    ///< "" but from at()
 };
 
+/// Measured values in single precision, whose 24 bits are more than any clock tells.
+hdf5::Values measured(const std::vector<double>& values);
+
 /// The columns and datasets of one run, collected in memory until Record::commit() writes them.
 ///
 /// Units are as people write them ("s", "B", "FLOP"; "1" for a plain number).

@@ -88,7 +88,7 @@ void describe_rotation(RunWriter& run, const std::vector<std::vector<Measurement
             seconds.insert(seconds.end(), of_ranks.begin(), of_ranks.end());
             slowest.push_back(*std::max_element(of_ranks.begin(), of_ranks.end()));
         }
-    run.dataset("measured/rotation_time", std::move(seconds),
+    run.dataset("measured/rotation_time", measured(seconds),
                 {Dimension::at("pass", to_string(pass)),
                  {"repeat", static_cast<std::int64_t>(repeats.size())},
                  {"replica", static_cast<std::int64_t>(repeats.front().size())},
@@ -114,11 +114,11 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
         }
     const auto of_pass = Dimension::at("pass", to_string(pass));
     const std::vector<Dimension> by_rank{of_pass, {"repeat", count}, {"replica", replicas}, {"rank", ranks}};
-    run.dataset("measured/attend_time", compute, by_rank, "s",
+    run.dataset("measured/attend_time", measured(compute), by_rank, "s",
                 "time of the rank's own processor or device in its attends");
-    run.dataset("measured/seconds", seconds_of_rank, by_rank, "s",
+    run.dataset("measured/seconds", measured(seconds_of_rank), by_rank, "s",
                 "from the start of the pass on the first rank to its end on this one");
-    run.dataset("measured/makespan", makespan, {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
+    run.dataset("measured/makespan", measured(makespan), {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
                 "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
                 "take turns");
     std::vector<layouts::Timeline> timelines;

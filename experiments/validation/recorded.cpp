@@ -36,8 +36,7 @@ std::vector<bool> hot_runs(const hdf5::File& record) {
     return hot;
 }
 
-RecordedRings::RecordedRings(const std::string& file, const LeftOut& left_out)
-    : path_(file), file_(open_record(file)) {
+RecordedRings::RecordedRings(const std::string& file, const LeftOut& left_out) : path_(file), file_(open_record(file)) {
     require(
         file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
         "--measured {}: it is no record of validate or throughput", file);
@@ -109,9 +108,8 @@ RingSamples RecordedRings::ring(const Plan& plan, const layouts::RingGroup& grou
     return samples;
 }
 
-std::vector<std::vector<double>> RecordedRings::samples(const std::string& pass, const std::string& name,
-                                                        std::size_t run, int ranks) const {
-    const auto path = fmt::format("measured/{}/{}", pass, name);
+std::vector<std::vector<double>> RecordedRings::samples(const std::string& pass, std::size_t run, int ranks) const {
+    const auto path = fmt::format("measured/{}/seconds", pass);
     const auto shape = file_.dataset(path).shape();
     const auto count = index(integers(fmt::format("lengths/measured/{}/repeat", pass))[run]);
     const auto repeats = index(shape[1]), columns = index(shape[2]);
@@ -127,7 +125,8 @@ std::vector<std::vector<double>> RecordedRings::samples(const std::string& pass,
 
 PassSamples RecordedRings::samples_of(Pass pass, std::size_t run, int ranks) const {
     const std::string name = to_string(pass);
-    return {samples(name, "seconds", run, ranks), samples(name, "issue", run, ranks),
+    return {samples(name, run, ranks),
+            {std::vector(1, numbers("runs/issue_seconds_" + name)[run])},  // the median alone is recorded
             // Older records of throughput do not say what pauses there were between passes: none, then.
             file_.contains("runs/period_" + name) ? numbers("runs/period_" + name)[run] : 0,
             timeline_of(pass, run, static_cast<int>(integers("runs/ranks")[run]))};

@@ -52,8 +52,7 @@ public:
 
 private:
     /// Row `run` of a dataset (run, repeat, rank), without missing values at its end.
-    std::vector<std::vector<double>> samples(const std::string& pass, const std::string& name, std::size_t run,
-                                             int ranks) const;
+    std::vector<std::vector<double>> samples(const std::string& pass, std::size_t run, int ranks) const;
     PassSamples samples_of(layouts::Pass pass, std::size_t run, int ranks) const;
     layouts::Timeline timeline_of(layouts::Pass pass, std::size_t run, int ranks) const;
     const std::vector<double>& numbers(const std::string& path) const;

@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_commit_that_does_not_fit_fails_clearly_and_leaves_the_rec
         Record record(path, RecordMode::create, header(), fixed_provenance());
         record.commit("one", sample_run(1));
         const auto before = bytes_of(path);
-        const rlimit limit{before.size() + 100, before.size() + 100};
+        const rlimit limit{before.size() / 2, before.size() / 2};
         if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
         std::string text;
         try {

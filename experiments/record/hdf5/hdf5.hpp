@@ -46,14 +46,15 @@ using Attribute = std::variant<std::string, double, std::int64_t, std::vector<st
                                std::vector<std::int64_t>, std::vector<std::int8_t>>;
 
 /// What a dataset may be written from.
-using Values = std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::int32_t>,
-                            std::vector<std::int8_t>, std::vector<std::string>>;
+using Values = std::variant<std::vector<double>, std::vector<float>, std::vector<std::int64_t>,
+                            std::vector<std::int32_t>, std::vector<std::int8_t>, std::vector<std::string>>;
 
 std::size_t size_of(const Values& values);
 
 /// Whether datasets can grow. One that can takes up 2 KB more than its elements.
 enum class Storage {
-    packed,   ///< of fixed size: small ones beside their attributes, larger ones compressed in few chunks
+    packed,   ///< of fixed size: small ones beside their attributes, larger ones compressed in few chunks; texts all as
+              ///< long as the longest, since HDF5 compresses no others
     growing,  ///< in all dimensions
 };
 

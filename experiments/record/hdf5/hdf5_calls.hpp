@@ -42,8 +42,8 @@ Handle group_creation(hid_t plist_class);
 Handle link_creation();
 
 /// Where the elements of a dataset lie and how they are compressed. `fixed`: their size is known before they are
-/// written, as that of texts is not.
-Handle packed_storage(std::span<const std::int64_t> shape, std::size_t element_bytes, bool fixed);
+/// written, as that of texts in a dataset that grows is not.
+Handle packed_storage(std::span<const std::int64_t> shape, std::size_t element_bytes, bool fixed = true);
 Handle growing_storage(std::span<const std::int64_t> shape, bool fixed);
 
 template <class T>
@@ -51,6 +51,10 @@ hid_t native();
 template <>
 inline hid_t native<double>() {
     return H5T_NATIVE_DOUBLE;
+}
+template <>
+inline hid_t native<float>() {
+    return H5T_NATIVE_FLOAT;
 }
 template <>
 inline hid_t native<std::int64_t>() {

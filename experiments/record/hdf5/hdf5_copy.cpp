@@ -50,14 +50,38 @@ void copy_attributes(const Object& from, const Object& to) {
     }
 }
 
+/// The type of texts that are all as long as the longest of these.
+Handle fixed_text_type(const std::vector<std::string>& texts) {
+    std::size_t width = 1;
+    for (const auto& text : texts) width = std::max(width, text.size());
+    Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+    H5Tset_size(type.id(), width);
+    H5Tset_strpad(type.id(), H5T_STR_NULLPAD);
+    H5Tset_cset(type.id(), H5T_CSET_UTF8);
+    return type;
+}
+
+void write_texts(const Dataset& to, const Handle& type, const std::vector<std::string>& texts) {
+    const auto write = [&](const void* data) {
+        check(H5Dwrite(to.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "cannot copy", to.name());
+    };
+    if (texts.empty()) return;
+    if (H5Tis_variable_str(type.id()) > 0) return write(pointers(texts).data());
+    const auto width = H5Tget_size(type.id());
+    std::string padded;
+    for (const auto& text : texts) padded += text + std::string(width - text.size(), '\0');
+    write(padded.data());
+}
+
 /// Makes a dataset of the same path, shape, type and fill value, and copies its elements.
 Dataset copy_elements(const Dataset& from, const Group& root, const std::string& path, Storage storage) {
     const auto shape = from.shape();
-    const auto type = checked(H5Dget_type(from.id()), H5Tclose, "cannot open", from.name());
+    auto type = checked(H5Dget_type(from.id()), H5Tclose, "cannot open", from.name());
     const bool is_text = H5Tget_class(type.id()) == H5T_STRING;
     const auto grows = storage == Storage::growing && !shape.empty();
-    const auto plist =
-        grows ? growing_storage(shape, !is_text) : packed_storage(shape, H5Tget_size(type.id()), !is_text);
+    const auto texts = is_text ? from.texts() : std::vector<std::string>();
+    if (is_text) type = grows ? text_type() : fixed_text_type(texts);
+    const auto plist = grows ? growing_storage(shape, !is_text) : packed_storage(shape, H5Tget_size(type.id()));
     const auto old_plist = checked(H5Dget_create_plist(from.id()), H5Pclose, "cannot open", from.name());
     H5D_fill_value_t fill = H5D_FILL_VALUE_UNDEFINED;
     H5Pfill_value_defined(old_plist.id(), &fill);
@@ -78,6 +102,10 @@ Dataset copy_elements(const Dataset& from, const Group& root, const std::string&
                                     H5P_DEFAULT),
                          H5Dclose, "cannot copy", from.name()),
                  from.name());
+    if (is_text) {
+        write_texts(made, type, texts);
+        return made;
+    }
     copy_elements(
         type, old_space, from.name(),
         [&](hid_t memory, void* out) { return H5Dread(from.id(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, out); },

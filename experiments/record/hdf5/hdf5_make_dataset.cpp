@@ -6,7 +6,7 @@ namespace ringlab::experiments::hdf5 {
 namespace {
 
 /// Datasets up to this size live in their own header, under its checksum; larger ones are compressed.
-constexpr std::size_t compact_bytes = 1024;
+constexpr std::size_t compact_bytes = 256;
 constexpr unsigned fast = 4, small = 9;  // levels of compression: what grows is written again and again
 
 /// Storage in chunks of this shape, compressed without loss if the elements are of fixed size.

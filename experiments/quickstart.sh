@@ -48,20 +48,10 @@ trap 'kill "$drawing" 2>/dev/null || true' EXIT
 run gradient_equivalence --output "$out/gradient_equivalence.h5"
 # Half the tokens of the record in experiments/results: a quarter of its time.
 run bf16_error --tokens 1024 --output "$out/bf16_error.h5"
-# What is predicted for a machine that is not here; what stragglers and noise cost; rings of other programs.
-experiments/record_predictions.sh --programs "$bin" --output "$out" \
-  predict jitter_slow_gpu jitter_slow_link jitter_noise published
-# Rings that were measured elsewhere, predicted by the model as it is here.
-for measured in 4xh200 2cpus; do
-  run validate --measured "experiments/results/validate_$measured.h5" --machines "${measured}_calibrated" \
-    --output "$out/validate_$measured.h5"
-done
-for transport in copy nccl; do
-  machine=4xh200_calibrated
-  [ $transport = copy ] || machine+=_nccl
-  run validate --measured experiments/results/throughput_4xh200_schedules.h5 --transports $transport \
-    --machines $machine --output "$out/validate_schedules_$transport.h5"
-done
+# What is predicted for a machine that is not here; what stragglers and noise cost; rings that were measured elsewhere, and
+# those of other programs.
+predictions=(predict jitter_{slow_gpu,slow_link,noise} predicted_{4xh200,2cpus,schedules,schedules_nccl} published)
+experiments/record_predictions.sh --programs "$bin" --output "$out" "${predictions[@]}"
 
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
@@ -76,8 +66,7 @@ printf '%s\n' attention_maps balance bf16_error crossover gradient_equivalence |
 "$python" notebooks/jitter.py "$out"/jitter_{slow_gpu,slow_link,noise}.h5
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"
-"$python" notebooks/validation.py "$out"/{validate_4xh200,validate_2cpus,validate_schedules_copy,validate_schedules_nccl,published}.h5 --figures "$out/figures"
-"$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
+"$python" notebooks/validation.py "$out"/{predicted_{4xh200,2cpus,schedules,schedules_nccl},published}.h5
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"
 rm "$out/timelines.log"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Makes the records of predictions as they lie in experiments/results, but for published_cp_h100
-# and scores. tests/predictions_test.py compares the quick ones with today's model; after a change of the model
-# make all anew.
+# Makes records of predictions, which notebooks draw and experiments/results does not keep, but for ablation and
+# packings_cpu.
 #
 #   experiments/record_predictions.sh [--programs DIR] [--output DIR] [RECORD...]
 #
-#   --programs DIR   where the experiments are [build/cpu/experiments]
-#   --output DIR     where records go; what lies there is replaced [experiments/results]
+#   --programs DIR   where the experiments are [build/$RINGLAB_PRESET/experiments, the preset cpu if it is not set]
+#   --output DIR     where records go; what lies there is replaced [out/quickstart]
 #
 # RECORD is a name without .h5, as predict. Without one, all records: 12 minutes on two idle cores.
 set -euo pipefail
@@ -41,6 +40,12 @@ makes decode_predicted "$llama" --queries 1 --compute-model rate --schedules mer
   --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki 512Ki 1Mi
 makes suffix_predicted "$llama" --queries 0 64 --schedules ring all-gather merge:tree pass-q \
   --tokens 8Ki 16Ki 32Ki 64Ki 128Ki 256Ki
+makes predicted_4xh200 validate --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
+makes predicted_2cpus validate --measured results/validate_2cpus.h5 --machines 2cpus_calibrated
+makes predicted_schedules validate --measured results/throughput_4xh200_schedules.h5 --transports copy \
+  --machines 4xh200_calibrated
+makes predicted_schedules_nccl validate --measured results/throughput_4xh200_schedules.h5 --transports nccl \
+  --machines 4xh200_calibrated_nccl
 makes published validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200
 makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
 makes ablation validate --measured all --without each
@@ -50,7 +55,7 @@ makes packings_cpu packings.py --program compare_layouts --packings 20 --tokens 
   --layouts contiguous zigzag striped:64 balanced --schedules ring --machines 2cpus_calibrated --repeats 1 --no-judge --input normal --span-ranks 0
 
 refuse() { echo "record_predictions.sh: $*" >&2; exit 2; }
-programs=../build/cpu/experiments output=results records=()
+programs=../build/${RINGLAB_PRESET:-cpu}/experiments output=../out/quickstart records=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$(basename "$0")"; exit 0 ;;
@@ -69,7 +74,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ ${#records[@]} -gt 0 ] || records=("${known[@]}")
-[ -x "$programs/predict" ] || refuse "no program predict in $programs; build preset cpu, or name --programs"
+[ -x "$programs/predict" ] || refuse "no program predict in $programs; build them, or name --programs"
 
 mkdir -p "$output"
 python=python3

@@ -7,6 +7,7 @@ with units and description.
 import argparse
 import itertools
 import re
+import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -191,17 +192,28 @@ def stop(message):
     raise SystemExit(f"{Path(sys.argv[0]).name}: {message}")
 
 
+def record_named(name):
+    """A record of the repository, or else a prediction, which record_predictions.sh makes if quickstart.sh has not."""
+    if (RESULTS / name).exists():
+        return RESULTS / name
+    made = QUICKSTART / name
+    if not made.exists():
+        subprocess.run([ROOT / "experiments/record_predictions.sh", "--output", QUICKSTART, made.stem],
+                       stdout=subprocess.DEVNULL, check=True)
+    return made
+
+
 def arguments(description, record, *kept):
     """Command line of a script that draws from `record`, the name of the file that the experiment writes; without any,
-    and in a notebook, from that of quickstart.sh, or where that was not run from `kept`, records of the repository."""
+    and in a notebook, from that of quickstart.sh, or where that was not run from `kept`, see record_named()."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", nargs="*", type=Path,
                         help=f"HDF5 records, or folders that hold a {record} (that of quickstart.sh, or else "
-                             f"{', '.join(kept)} of experiments/results)")
+                             f"{', '.join(kept)} of the repository or predicted anew)")
     parser.add_argument("--figures", type=Path, help="folder for PNG and PDF (figures, beside the record)")
     given = parser.parse_args([] if IN_NOTEBOOK else None)
     if not given.records and not (QUICKSTART / record).exists():
-        given.records = [RESULTS / name for name in kept]
+        given.records = [record_named(name) for name in kept]
         given.figures = given.figures or ROOT / "out" / "figures"
     given.records = [path / record if path.is_dir() else path for path in given.records or [QUICKSTART / record]]
     given.figures = given.figures or given.records[0].parent / "figures"

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 import figures
 
-arguments = figures.arguments(__doc__, "validate.h5", "validate_4xh200.h5", "validate_2cpus.h5")
+arguments = figures.arguments(__doc__, "validate.h5", "predicted_4xh200.h5", "predicted_2cpus.h5")
 runs = figures.read_runs(arguments.records, "validate")
 GUESSES = {"predicted": ("error", figures.BLUE, "o"), "max(compute, transfer)": ("error_overlapped", "0.45", "^"),
            "compute + transfer": ("error_serial", "0.7", "v")}

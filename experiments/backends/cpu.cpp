@@ -2,10 +2,7 @@
 #include "experiments/execution/machine_fault.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/faulty_world.hpp"
-#include "reference/ranks/transports/checksums.hpp"
-#include "reference/ranks/transports/transport_mpi.hpp"
-#include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/ranks/transports/transport.hpp"
 
 #include <algorithm>
 #include <thread>
@@ -26,7 +23,7 @@ std::vector<double> ends(const layouts::Timeline& timeline) {
 /// Ranks on this machine's processors, as threads or as MPI processes.
 class CpuBackend : public Backend {
 public:
-    CpuBackend(const ExecutionConfig& config, bool checksums, int ranks)
+    CpuBackend(const ExecutionConfig& config, int ranks)
         : transport_(config.mpi ? "mpi" : "threads"),
           timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)) {
         const auto group = ring_group(config, ranks);
@@ -34,12 +31,8 @@ public:
             world_ = reference::make_mpi_world(group);
         else
             world_ = std::make_unique<reference::ThreadWorld>(group);
-        if (const auto fault = parse_machine_fault(config.fault, group.world()); fault && !fault->is_of_process()) {
-            using Kind = reference::WorldFault::Kind;
-            const auto kind = fault->kind == MachineFault::Kind::slow ? Kind::slow : Kind::flips_a_bit;
-            world_ = with_fault(std::move(world_), {.kind = kind, .rank = fault->rank});
-        }
-        if (checksums) world_ = with_checksums(std::move(world_));
+        if (const auto fault = parse_machine_fault(config.fault, group.world()); fault && !fault->is_of_process())
+            slow_rank_ = fault->rank;
     }
 
     bool is_root() const override { return world_->is_root(); }
@@ -71,6 +64,7 @@ private:
         reference::CpuOptions options;
         options.round_running_output = policy.running_output_rounded;
         options.timeout = timeout_;
+        options.slow_rank = slow_rank_;
         std::vector<Measurement> measurements;
         for (auto& ring : reference::run(*world_, *plan.forward, plan.backward.get(), inputs, options)) {
             Measurement one{std::move(ring.outputs),
@@ -96,6 +90,7 @@ private:
     std::string transport_;
     std::chrono::milliseconds timeout_;
     std::unique_ptr<reference::World> world_;
+    int slow_rank_ = -1;
 };
 
 /// Rings over this machine's processors, a thread for each rank.
@@ -179,17 +174,10 @@ private:
 
 class CpuKind : public BackendKind {
 public:
-    std::vector<Option> options() override {
-        return {{.name = "checksums",
-                 .value = "",
-                 .help = "a checksum behind every message: one that is not what was sent ends the run and is named",
-                 .target = &checksums_}};
-    }
-
     bool on_processors() const override { return true; }
 
     std::unique_ptr<Backend> make(const ExecutionConfig& config, const std::string&, int ranks) const override {
-        return std::make_unique<CpuBackend>(config, checksums_, ranks);
+        return std::make_unique<CpuBackend>(config, ranks);
     }
 
     std::unique_ptr<Bench> bench(const ExecutionConfig& config, const TimingConfig& timing,
@@ -198,9 +186,6 @@ public:
     }
 
     std::vector<std::string> transports() const override { return {"threads"}; }
-
-private:
-    bool checksums_ = false;
 };
 
 const BackendRegistration registered_cpu("cpu", "processors of this machine: a thread for each rank",

@@ -9,8 +9,8 @@
 #include "experiments/execution/backend.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/study/forecast.hpp"
+#include "reference/ranks/cpu_attention.hpp"
 #include "reference/ranks/executor.hpp"
-#include "reference/ranks/kernels/cpu_attention.hpp"
 #include "reference/tensors/blas.hpp"
 #include "sim/machine/machine.hpp"
 

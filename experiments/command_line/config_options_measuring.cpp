@@ -64,12 +64,11 @@ void add_endings(Options& options, Config& config) {
     add_timeout(options, config);
     options.add(
         {.name = "fault",
-             .value = "KIND:RANK",
-             .help =
-                 "make a fault on purpose at this rank: slow (compute at a quarter of the speed) or flip (one bit of "
-                 "a message) on the CPU backend, stop or kill (its process) with --mpi",
-             .target = &config.execution.fault,
-             .absent = "none"});
+         .value = "KIND:RANK",
+         .help = "make a fault on purpose at this rank: slow (compute at a quarter of the speed) on the CPU backend, "
+                 "stop or kill (its process) with --mpi",
+         .target = &config.execution.fault,
+         .absent = "none"});
 }
 
 void add_judging(Options& options, Config& config, const Experiment& experiment) {
@@ -118,13 +117,13 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
         add_execution(options, config, experiment);
         if (studies(experiment)) add_replicas(options, config, experiment);
         options.add({.name = "repeats",
-                         .value = "N",
-                         .help = studies(experiment) && !groups.predicts
-                                     ? "number of times that each run is executed and judged; the largest error counts"
-                                     : "number of measurements of each run",
-                         .target = &config.execution.repeats,
-                         .low = 1,
-                         .high = 1000});
+                     .value = "N",
+                     .help = studies(experiment) && !groups.predicts
+                                 ? "number of times that each run is executed and judged; the largest error counts"
+                                 : "number of measurements of each run",
+                     .target = &config.execution.repeats,
+                     .low = 1,
+                     .high = 1000});
         if (!calibrates(experiment)) add_endings(options, config);
     }
     add_judging(options, config, experiment);

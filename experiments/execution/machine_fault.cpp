@@ -84,11 +84,10 @@ double slowness(const std::vector<Quickest>& of_rank, std::size_t rank) {
 std::optional<MachineFault> parse_machine_fault(const std::string& text, int world) {
     if (text.empty()) return {};
     using Kind = MachineFault::Kind;
-    static const std::map<std::string, Kind> kinds{
-        {"slow", Kind::slow}, {"flip", Kind::flip}, {"stop", Kind::stop}, {"kill", Kind::kill}};
+    static const std::map<std::string, Kind> kinds{{"slow", Kind::slow}, {"stop", Kind::stop}, {"kill", Kind::kill}};
     const auto spec = layouts::Spec::parse(text);
     const auto kind = kinds.find(spec.name);
-    require(kind != kinds.end(), "--fault {}: there are slow:RANK, flip:RANK, stop:RANK and kill:RANK", text);
+    require(kind != kinds.end(), "--fault {}: there are slow:RANK, stop:RANK and kill:RANK", text);
     const auto rank = layouts::parse_count(spec.arguments, "the rank of --fault", 0);
     require(rank < world, "--fault {}: ranks are 0..{}", text, world - 1);
     return MachineFault{kind->second, static_cast<int>(rank)};

@@ -11,7 +11,6 @@ namespace ringlab::experiments {
 struct MachineFault {
     enum class Kind {
         slow,  ///< all that the rank computes takes four times as long
-        flip,  ///< one bit of a message of the rank
         stop,  ///< the rank's process is stopped
         kill,  ///< the rank's process is gone
     };

@@ -2,7 +2,7 @@
 
 #include "experiments/record/run_writer.hpp"
 #include "gpu/transports/slot_map.hpp"
-#include "reference/ranks/kernels/cpu_attention.hpp"
+#include "reference/ranks/cpu_attention.hpp"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,6 @@
 #include "python/library/status.hpp"
 #include "reference/error/error_model.hpp"
 #include "reference/ranks/cpu_rank.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "sim/play/simulate.hpp"
 

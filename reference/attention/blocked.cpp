@@ -5,7 +5,6 @@
 #include "reference/attention/blocked_tile.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/features/sinks.hpp"
-#include "reference/tensors/counts.hpp"
 
 #include <atomic>
 #include <memory>

@@ -1,7 +1,6 @@
 #include "reference/attention/blocked_tile.hpp"
 
 #include "reference/attention/blocked_exp.hpp"
-#include "reference/tensors/counts.hpp"
 
 #include <cmath>
 #include <limits>

@@ -2,7 +2,6 @@
 
 #include "reference/attention/dense.hpp"
 #include "reference/features/sinks.hpp"
-#include "reference/tensors/counts.hpp"
 
 #include <algorithm>
 

@@ -1,6 +1,5 @@
 #include "reference/error/error_terms.hpp"
 #include "reference/features/latent.hpp"
-#include "reference/tensors/counts.hpp"
 
 #include <map>
 #include <numeric>

@@ -1,11 +1,10 @@
 #include "reference/error/error_model.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "reference/attention/visible_tiles.hpp"
 #include "reference/error/error_terms.hpp"
+#include "reference/error/visible_tiles.hpp"
 #include "reference/features/latent.hpp"
 #include "reference/tensors/blas.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <array>

@@ -1,7 +1,6 @@
 #include "reference/features/latent.hpp"
 
 #include "reference/tensors/blas.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 #include "reference/features/rotary.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
 namespace ringlab::reference {

@@ -3,7 +3,6 @@
 #include "layouts/schedules/same_problem.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/ranks/cpu_rank.hpp"
-#include "reference/ranks/kernels/cpu_elements.hpp"
 #include "reference/tensors/shards.hpp"
 
 #include <cstring>
@@ -26,7 +25,7 @@ void require_pass(const Schedule& schedule, Pass pass) {
         require(gradients == DType::fp64, "with an fp64 problem dK and dV must travel as fp64, not as {}",
                 to_string(gradients));
     else
-        require(is_storable<float>(gradients), "with a {} problem dK and dV travel as fp32, bf16 or fp16, not as {}",
+        require(gradients != DType::fp64, "with a {} problem dK and dV travel as fp32, bf16 or fp16, not as {}",
                 to_string(dtype), to_string(gradients));
 }
 
@@ -188,7 +187,8 @@ std::vector<CpuRun> run(World& world, const Schedule& forward, const Schedule* b
     const SingleThreadedBlas single_threaded;
     const auto results = world.run(options.timeout, [&](Transport& transport) {
         const int replica = group.replica(transport.rank());
-        const RankIdentity identity{group, replica, group.ring_rank(transport.rank())};
+        const RankIdentity identity{group, replica, group.ring_rank(transport.rank()),
+                                    transport.rank() == options.slow_rank};
         const auto& own_inputs = inputs[static_cast<std::size_t>(replica)];
         require_inputs(forward.problem(), forward.mask(), own_inputs);
         auto& rank = ranks[static_cast<std::size_t>(transport.rank())];

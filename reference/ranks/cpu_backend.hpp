@@ -2,7 +2,7 @@
 
 #include "layouts/schedules/schedule.hpp"
 #include "layouts/timeline/timeline.hpp"
-#include "reference/ranks/kernels/cpu_attention.hpp"
+#include "reference/ranks/cpu_attention.hpp"
 #include "reference/ranks/transports/transport.hpp"
 #include "reference/tensors/tensors.hpp"
 
@@ -18,6 +18,7 @@ struct CpuOptions {
     /// keeps no fp32 output.
     bool round_running_output = false;
     std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait for other ranks without progress
+    int slow_rank = -1;  ///< global: takes four times as long for all that it computes, on purpose
 };
 
 /// Results and measurements of a forward pass, or of a forward and a backward pass, of one ring.

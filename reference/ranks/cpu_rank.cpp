@@ -2,9 +2,8 @@
 
 #include "reference/features/rotary.hpp"
 #include "reference/features/sinks.hpp"
+#include "reference/ranks/cpu_latent.hpp"
 #include "reference/ranks/cpu_slots.hpp"
-#include "reference/ranks/kernels/cpu_latent.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "reference/tensors/shards.hpp"
 

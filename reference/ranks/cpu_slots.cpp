@@ -1,10 +1,9 @@
 #include "reference/ranks/cpu_slots.hpp"
 
-#include "reference/ranks/kernels/cpu_elements.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace ringlab::reference {
@@ -18,6 +17,22 @@ constexpr std::size_t index(Pool pool) { return static_cast<std::size_t>(pool); 
 
 template <class Real>
 constexpr DType native = sizeof(Real) == 8 ? DType::fp64 : DType::fp32;
+
+/// Writes numbers as elements of a 16-bit `dtype`, rounded to nearest even, or as they are; and reads them back.
+template <class Real>
+void store_elements(std::span<const Real> values, DType dtype, std::span<std::byte> memory) {
+    if (layouts::bytes_of(dtype) == 2)
+        to_bits(values, dtype, {reinterpret_cast<std::uint16_t*>(memory.data()), values.size()});
+    else if (!values.empty())
+        std::memcpy(memory.data(), values.data(), values.size_bytes());
+}
+template <class Real>
+void load_elements(std::span<const std::byte> memory, DType dtype, std::span<Real> values) {
+    if (layouts::bytes_of(dtype) == 2)
+        from_bits({reinterpret_cast<const std::uint16_t*>(memory.data()), values.size()}, dtype, values);
+    else if (!values.empty())
+        std::memcpy(values.data(), memory.data(), values.size_bytes());
+}
 
 }  // namespace
 

@@ -155,6 +155,9 @@ private:
         const auto cpu_begin = thread_cpu_time();
         transport_.set_computing(true);
         work_.compute(program_.code[index(at)]);
+        if (identity_.is_slow)
+            for (const auto slow_end = cpu_begin + 4 * (thread_cpu_time() - cpu_begin); thread_cpu_time() < slow_end;) {
+            }
         transport_.set_computing(false);
         spans_[index(at)].busy = thread_cpu_time() - cpu_begin;
         end(lane, now());

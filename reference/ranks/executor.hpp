@@ -28,7 +28,8 @@ public:
 struct RankIdentity {
     const layouts::RingGroup& group;
     int replica = 0;
-    int rank = 0;  ///< in the ring
+    int rank = 0;          ///< in the ring
+    bool is_slow = false;  ///< see CpuOptions::slow_rank
 };
 
 /// CPU time of the calling thread. Used because wall time means little on a machine with fewer cores than ranks.

@@ -6,10 +6,12 @@
 #include <xtensor/xtensor.hpp>
 #endif
 
+#include "layouts/basics/counts.hpp"
 #include "reference/tensors/blas.hpp"
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -33,6 +35,13 @@ auto head_view(AnyTensor& tensor, std::int64_t batch, std::int64_t head, std::in
     const auto stride = static_cast<std::int64_t>(tensor.shape(2)) * dim;
     auto* data = tensor.data() + (batch * static_cast<std::int64_t>(tensor.shape(1)) + first) * stride + head * dim;
     return MatrixView<std::remove_pointer_t<decltype(data)>>{data, count, dim, stride};
+}
+
+/// 0 .. tokens - 1.
+inline std::vector<std::int64_t> all_positions(std::int64_t tokens) {
+    std::vector<std::int64_t> positions(size(tokens));
+    std::iota(positions.begin(), positions.end(), std::int64_t{0});
+    return positions;
 }
 
 /// (batch, tokens, query_heads): natural logarithm of the sum of exponentials of a row's scores, -inf for a fully

@@ -26,29 +26,17 @@ BOOST_AUTO_TEST_CASE(a_fault_that_cannot_be_made_is_refused_in_one_line) {
         BOOST_TEST(ending.status == 1);
         return only_line(ending);
     };
-    BOOST_TEST(contains(refused("loud:1"), "--fault loud:1: there are slow:RANK, flip:RANK, stop:RANK and kill:RANK"));
+    BOOST_TEST(contains(refused("loud:1"), "--fault loud:1: there are slow:RANK, stop:RANK and kill:RANK"));
     BOOST_TEST(contains(refused("slow:4"), "--fault slow:4: ranks are 0..3"));
     BOOST_TEST(contains(refused("slow:x"), "the rank of --fault"));
     BOOST_TEST(contains(refused("stop:1"), "--fault stop:1: only a process of its own can be stopped or killed"));
     BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
 }
 
-BOOST_AUTO_TEST_CASE(a_flipped_bit_is_named_with_checksums_and_passes_without) {
-    const Folder folder;
-    const auto flipped = small + Words{"--fault", "flip:2", "-o", "r.h5"};
-    const auto unnoticed = run(folder, gradients, flipped);
-    BOOST_TEST(unnoticed.status == 0, unnoticed.err);
-    const auto named = run(folder, gradients, flipped + Words{"--checksums", "--overwrite"});
-    BOOST_TEST(named.status == 1);
-    BOOST_TEST(contains(only_line(named), "rank 3 receives from rank 2: message 2 on channel 0, of "), named.err);
-    const auto right = run(folder, gradients, small + Words{"--checksums", "--overwrite", "-o", "r.h5"});
-    BOOST_TEST(right.status == 0, right.err);
-}
-
 BOOST_AUTO_TEST_CASE(a_slow_rank_is_named_in_a_note_and_in_the_record) {
     const Folder folder;
     const Words sizes{"--layouts", "zigzag",  "--masks", "causal",   "--schedules", "ring", "--ranks",
-                      "4",         "--input", "normal",  "--tokens", "1024",         "-o",   "r.h5"};
+                      "4",         "--input", "normal",  "--tokens", "1024",        "-o",   "r.h5"};
     const auto ending = run(folder, gradients, sizes + Words{"--fault", "slow:2"});
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(contains(ending.err, "[note] rank 2 is slow: "), ending.err);

@@ -1,17 +1,17 @@
 #include "tests/mistakes/mistakes.hpp"
 
-#include "tests/mistakes/mistakes_of_masks.hpp"
 #include "experiments/models/decoding.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/faulty_world.hpp"
-#include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/ranks/transports/transport.hpp"
 #include "reference/tensors/rounding.hpp"
+#include "tests/reference/wrapped_world.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <limits>
 
 namespace ringlab::experiments {
@@ -45,6 +45,56 @@ layouts::Mask keys_of_rank_alone(const Plan& plan, int rank) {
     return layouts::Mask(fmt::format("{}, keys of rank {}", mask.name(), rank), mask.tokens(), mask.segments(), valid);
 }
 
+/// Wraps a schedule so that interpreters make a mistake. A schedule itself cannot make these mistakes, because its
+/// rules are checked.
+class BrokenSchedule : public layouts::Schedule {
+public:
+    enum class Break {
+        stale_block,  ///< every attend uses the rank's own K and V instead of the block that arrived
+        local_mask,   ///< the mask is asked with positions inside the block
+    };
+
+    BrokenSchedule(std::unique_ptr<layouts::Schedule> original, Break how)
+        : Schedule(original->problem(), original->mask(), original->layout(), original->options()),
+          original_(std::move(original)),
+          how_(how) {
+        set_channels(original_->channels());
+        for (const auto& group : original_->slots())
+            add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
+        for (int index = blocks(); index < original_->blocks(); ++index)
+            add_block({original_->block(index).begin(), original_->block(index).end()});
+    }
+
+    layouts::Ops ops(int rank) const override { return original_->ops(rank); }
+    std::vector<layouts::Run> runs(const layouts::Part& part) const override {
+        if (how_ != Break::local_mask) return Schedule::runs(part);
+        return {{part.tokens.begin, 1, part.tokens.size()}};
+    }
+    void modify_program(layouts::Program& program) const override {
+        if (how_ != Break::stale_block) return;
+        for (auto& rank : program.ranks)
+            for (auto& instruction : rank.code)
+                if (instruction.op.kind == layouts::OpKind::attend) {
+                    instruction.op.slot(layouts::Pool::kv) = 0;
+                    instruction.first_head[static_cast<std::size_t>(layouts::Pool::kv)] = 0;
+                }
+    }
+
+private:
+    std::unique_ptr<layouts::Schedule> original_;
+    Break how_;
+};
+
+/// The scene's plan, in which the schedules of these passes have the given mistake.
+Plan broken(const Scene& scene, BrokenSchedule::Break how, std::initializer_list<Pass> passes) {
+    auto plan = scene.plan_under(scene.plan.mask());
+    for (const auto pass : passes) {
+        auto& schedule = pass == Pass::forward ? plan.forward : plan.backward;
+        schedule = std::make_unique<BrokenSchedule>(std::move(schedule), how);
+    }
+    return plan;
+}
+
 /// 1. Each block's part of the gradients is computed with the lse and o of this block: it comes from a run that sees
 /// only this block.
 Consequence per_block_statistics(const Scene& scene) {
@@ -64,6 +114,19 @@ Consequence stale_block(const Scene& scene) {
     return {.results = scene.run(broken(scene, BrokenSchedule::Break::stale_block, {Pass::backward}), scene.inputs)};
 }
 
+/// Uses the ring rank of a peer where its global rank is needed.
+class MisnumberedTransport : public reference::WrappedTransport {
+public:
+    using WrappedTransport::WrappedTransport;
+
+    std::unique_ptr<reference::Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
+        return WrappedTransport::send(from, group_.ring_rank(peer), channel);
+    }
+    std::unique_ptr<reference::Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
+        return WrappedTransport::receive(into, group_.ring_rank(peer), channel);
+    }
+};
+
 /// 3. Two rings side by side, on threads. Ranks of the second ring wait for messages that were sent to the first ring.
 Consequence misnumbered_peers(const Scene& scene) {
     if (scene.execution.backend != "cpu")
@@ -72,8 +135,7 @@ Consequence misnumbered_peers(const Scene& scene) {
                     "not made on GPUs: ring ranks become global ones in a single place of each backend, below what "
                     "is altered here"};
     const layouts::RingGroup group{scene.which.ranks, 2, layouts::RingGroup::Placement::consecutive};
-    const auto world =
-        with_fault(std::make_unique<reference::ThreadWorld>(group), {.kind = reference::WorldFault::Kind::misnumbers});
+    reference::WrappedWorld<MisnumberedTransport> world(std::make_unique<reference::ThreadWorld>(group));
     const std::vector<reference::Inputs> inputs(2, scene.inputs);
     constexpr double wait = 0.5;
     reference::CpuOptions options;
@@ -81,7 +143,7 @@ Consequence misnumbered_peers(const Scene& scene) {
     const auto begin = std::chrono::steady_clock::now();
     std::string said;
     try {
-        reference::run(*world, *scene.plan.forward, scene.plan.backward.get(), inputs, options);
+        reference::run(world, *scene.plan.forward, scene.plan.backward.get(), inputs, options);
     } catch (const Error& error) {
         said = error.what();
     }
@@ -118,6 +180,14 @@ Consequence rotary_by_place(const Scene& scene) {
 /// As if a striped layout were spread over a world that is twice as large as the ring.
 Consequence rotary_by_world(const Scene& scene) {
     return rotated_by(scene, [&](int rank, std::int64_t place) { return place * 2 * scene.which.ranks + rank; });
+}
+
+/// 4. Nobody rotates dq and dk back: they are those of the rotated q and k.
+Consequence gradients_left_rotated(const Scene& scene) {
+    auto wrong = scene.right;
+    for (auto* gradient : {&wrong.outputs.dq, &wrong.outputs.dk})
+        *gradient = reference::rotated(*gradient, scene.plan.problem, scene.plan.mask(), Rotation::Way::ahead);
+    return {.results = std::move(wrong)};
 }
 
 /// Number of blocks that the rank attends to but of which this row sees no key.
@@ -162,6 +232,30 @@ Consequence plus_infinity(const Scene& scene) {
                 for (auto* tensor : {&out.dk, &out.dv}) fill_token(*tensor, key, nothing);
     }
     return {.results = std::move(wrong)};
+}
+
+/// 6. The mask is asked with positions inside each block.
+Consequence local_mask(const Scene& scene) {
+    return {.results = scene.run(broken(scene, BrokenSchedule::Break::local_mask, {Pass::forward, Pass::backward}),
+                                 scene.inputs)};
+}
+
+/// "causal+documents:A,B,C" where no end of a document is a multiple of the ranks; cut so that all are.
+std::string documents(std::int64_t tokens, int ranks, bool cut) {
+    const auto boundary = [&](std::int64_t sixtieths) {
+        auto at = tokens * sixtieths / 60;
+        while (ranks > 1 && at % ranks != ranks - 1) ++at;
+        return cut ? at / ranks * ranks : at;
+    };
+    const auto first = boundary(13), second = boundary(35);
+    return fmt::format("causal+documents:{},{},{}", first, second - first, tokens - second);
+}
+
+/// 7. cu_seqlens / P on every rank.
+Consequence cut_documents(const Scene& scene) {
+    const auto tokens = scene.plan.problem.tokens;
+    const auto mask = layouts::make_mask(documents(tokens, scene.which.ranks, true), tokens);
+    return {.results = scene.run(scene.plan_under(mask), scene.inputs)};
 }
 
 /// 8. The contributions of a ring's ranks to dK and dV are averaged, as over replicas, and not summed.
@@ -242,11 +336,46 @@ Consequence dropout_by_rank(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
+/// 11. The backward pass draws dropout anew, as one does that draws by the steps of a pass.
+Consequence dropout_by_pass(const Scene& scene) {
+    auto problem = scene.plan.problem;
+    ++problem.dropout.seed;
+    auto wrong = scene.right;
+    auto anew = scene.run(scene.plan_of(problem, scene.plan.mask()), scene.inputs).outputs;
+    for (const auto gradient : {&reference::Outputs::dq, &reference::Outputs::dk, &reference::Outputs::dv})
+        wrong.outputs.*gradient = std::move(anew.*gradient);
+    return {.results = std::move(wrong)};
+}
+
 /// 12. Every gradient is twice too large.
 Consequence doubled_gradients(const Scene& scene) {
     auto wrong = scene.right;
     for (auto* gradient : {&wrong.outputs.dq, &wrong.outputs.dk, &wrong.outputs.dv}) scale_by(*gradient, 2);
     return {.results = std::move(wrong)};
+}
+
+/// 13. Under "window:...+sink:N" the window alone decides which blocks travel and are attended to, so the first keys
+/// are missing.
+Consequence dropped_first_keys(const Scene& scene) {
+    const auto& mask = scene.plan.mask();
+    auto segments = mask.segments();
+    for (auto& segment : segments) segment.sink = 0;
+    const layouts::Mask window(mask.name() + " without its sink", mask.tokens(), segments, mask.valid());
+    return {.results = scene.run(scene.plan_under(window), scene.inputs)};
+}
+
+/// "causal+valid:0-N" with an eighth of the tokens and one more behind N.
+std::string tail_padding(std::int64_t tokens) { return fmt::format("causal+valid:0-{}", tokens - tokens / 8 - 1); }
+
+/// 14. The loss is the mean over all tokens, but should be the mean over those that are not padding.
+Consequence averaged_padding(const Scene& scene) {
+    std::int64_t there = 0;
+    for (const auto& valid : scene.plan.mask().valid()) there += valid.size();
+    const auto& problem = scene.plan.problem;
+    auto inputs = scene.inputs;
+    for (auto& x : inputs.dout) x *= static_cast<double>(there) / static_cast<double>(problem.tokens);
+    inputs.dout = reference::rounded(inputs.dout, problem.dtype);
+    return {.results = scene.run(scene.plan_under(scene.plan.mask()), inputs)};
 }
 
 /// 13. Sink logits are ignored, as by a kernel that does not know the argument: they are in no softmax, and their
@@ -279,6 +408,7 @@ std::vector<Mistake> mistakes(std::int64_t tokens, int ranks) {
         {3, "peers numbered inside the ring", "causal", "zigzag", misnumbered_peers},
         {4, "rotary positions of the shard", "causal", "zigzag", rotary_by_place, base},
         {4, "rotary stride of the world", "causal", "striped", rotary_by_world, base},
+        {4, "gradients left rotated", "causal", "zigzag", gradients_left_rotated, base},
         {5, "lse = +inf for empty rows", "causal", "striped", plus_infinity, 0, false, "partials"},
         {6, "window in each block's coordinates", window, "contiguous", local_mask},
         {7, "documents cut by rank count", documents(tokens, ranks, false), "contiguous", cut_documents},
@@ -286,6 +416,7 @@ std::vector<Mistake> mistakes(std::int64_t tokens, int ranks) {
         {9, "last token by the shard's count", "causal", "contiguous", local_last_token, 0, true},
         {10, "kv heads expanded before the hop", "causal", "zigzag", expanded_heads},
         {11, "dropout drawn by each rank", "causal", "zigzag", dropout_by_rank, 0, false, "", 0.1},
+        {11, "dropout drawn by each pass", "causal", "zigzag", dropout_by_pass, 0, false, "", 0.1},
         {12, "gradients twice too large", "causal", "zigzag", doubled_gradients},
         {13, "first keys dropped by a window's ring", window + "+sink:4", "contiguous", dropped_first_keys},
         {13, "sink logits dropped under a window", window, "contiguous", dropped_sinks, 0, false, "", 0, true},

@@ -3,8 +3,7 @@
 #include "reference/attention/dense.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/features/latent.hpp"
-#include "reference/ranks/transports/transport_threads.hpp"
-#include "reference/tensors/counts.hpp"
+#include "reference/ranks/transports/transport.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include "layouts/schedules/schedule.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transports/wrapped_world.hpp"
+#include "tests/reference/wrapped_world.hpp"
 #include "tests/registered.hpp"
 #include "tests/thinning.hpp"
 

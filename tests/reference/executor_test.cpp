@@ -1,4 +1,4 @@
-#include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/ranks/transports/transport.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"
 #include "tests/reference/cpu_gate.hpp"
 

@@ -1,8 +1,5 @@
+#include "reference/ranks/transports/transport.hpp"
 #include "processes/session.hpp"
-#include "reference/ranks/faulty_world.hpp"
-#include "reference/ranks/transports/checksums.hpp"
-#include "reference/ranks/transports/transport_mpi.hpp"
-#include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -249,6 +246,14 @@ BOOST_AUTO_TEST_CASE(a_slot_that_holds_nothing_is_not_read) {
     BOOST_TEST(contains(message, "K,V slot 1 is read"), message);
 }
 
+BOOST_AUTO_TEST_CASE(a_slot_that_holds_another_block_is_not_read) {
+    const auto message = error_of_edited([](int, Op& op) {
+        if (op.kind == OpKind::attend) op.slot(layouts::Pool::kv) = 0;
+        return true;
+    });
+    BOOST_TEST(contains(message, "K,V slot 0 is that of block "), message);
+}
+
 BOOST_AUTO_TEST_CASE(a_slot_in_flight_is_not_overwritten) {
     const auto message = error_of_edited([](int, Op& op) {
         // Blocks alternate between two slots; in one slot alone each would be overwritten while it is passed on.
@@ -287,46 +292,6 @@ boost::test_tools::assertion_result is_without_mpi(boost::unit_test::test_unit_i
 
 BOOST_AUTO_TEST_CASE(a_program_without_mpi_says_so, *boost::unit_test::precondition(is_without_mpi)) {
     BOOST_TEST(contains(message_of([] { make_mpi_world({2, 1, {}}); }), "built without MPI"));
-}
-
-BOOST_AUTO_TEST_CASE(a_checksum_sees_every_flipped_bit_and_whose_message_it_is) {
-    for (const std::size_t size : {1, 7, 8, 31, 32, 33, 100}) {
-        std::vector<std::byte> bytes(size);
-        for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(37 * i);
-        const auto right = checksum(bytes, 5);
-        BOOST_TEST(right != checksum(bytes, 6));
-        for (std::size_t bit = 0; bit < 8 * size; ++bit) {
-            bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-            BOOST_TEST(right != checksum(bytes, 5));
-            bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-        }
-        bytes.push_back({});  // zeros behind a message are not part of it
-        BOOST_TEST(right != checksum(bytes, 5));
-    }
-}
-
-BOOST_AUTO_TEST_CASE(checksums_change_no_result_and_name_a_message_that_is_not_what_was_sent) {
-    const GateCase c{small_problem(48), "causal", "zigzag", "ring", 4};
-    const auto inputs = random_inputs(c.problem, 21);
-    const layouts::RingGroup group{4, 1, {}};
-    const auto sealed = with_checksums(std::make_unique<ThreadWorld>(group));
-    BOOST_TEST(complaint(run_case(*sealed, c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
-
-    const WorldFault flip{.kind = WorldFault::Kind::flips_a_bit, .rank = 2};
-    const auto unsealed = with_fault(std::make_unique<ThreadWorld>(group), flip);
-    // The lowest bit of a number is less than what roundings leave: nobody would know.
-    BOOST_TEST(complaint(run_case(*unsealed, c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
-    const auto world = with_checksums(with_fault(std::make_unique<ThreadWorld>(group), flip));
-    const auto said = message_of([&] { run_case(*world, c, inputs, small_tiles()); });
-    BOOST_TEST(said.starts_with("rank 3 receives from rank 2: message 2 on channel 0, of "), said);
-    BOOST_TEST(said.find("is not what was sent: its checksum is ") != std::string::npos, said);
-}
-
-BOOST_AUTO_TEST_CASE(checksums_refuse_what_no_rank_sends) {
-    const GateCase c{small_problem(48), "causal", "zigzag", "pull", 4};
-    const auto world = with_checksums(std::make_unique<ThreadWorld>(layouts::RingGroup{4, 1, {}}));
-    const auto said = message_of([&] { run_case(*world, c, random_inputs(c.problem, 21), small_tiles()); });
-    BOOST_TEST(said.find("which no checksum protects; leave out --checksums") != std::string::npos, said);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

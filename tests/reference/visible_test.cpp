@@ -6,7 +6,6 @@
 
 #include "reference/attention/dense.hpp"
 #include "reference/attention/samples.hpp"
-#include "reference/tensors/counts.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -92,4 +92,23 @@ private:
     layouts::RingGroup group_;
 };
 
+/// A world whose ranks are threads of this process. A message is copied once, from the sender's buffer to the
+/// receiver's, by whichever of the two threads comes last.
+class ThreadWorld : public World {
+public:
+    using World::World;
+
+    bool is_root() const override { return true; }
+    bool agree(bool root_says) override { return root_says; }
+    std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override;
+};
+
+/// A world whose ranks are the processes of mpirun or srun, one rank per process; process 0 is root. A
+/// processes::Session must exist. An error in a body is printed and ends all processes. Throws Error unless there are
+/// exactly group.world() processes, and in a program built without MPI.
+///
+/// Clocks are aligned by round trips to process 0; their uncertainty is half a round trip. Messages make progress while
+/// a rank waits, and from time to time while it computes.
+std::unique_ptr<World> make_mpi_world(const layouts::RingGroup& group);
+
 }  // namespace ringlab::reference

@@ -1,4 +1,4 @@
-#include "reference/ranks/transports/transport_mpi.hpp"
+#include "reference/ranks/transports/transport.hpp"
 
 #include "processes/mpi_calls.hpp"
 #include "processes/peers.hpp"

@@ -1,4 +1,4 @@
-#include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/ranks/transports/transport.hpp"
 
 #include <algorithm>
 #include <atomic>

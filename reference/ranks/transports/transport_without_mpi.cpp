@@ -1,6 +1,6 @@
-#include "reference/ranks/transports/transport_mpi.hpp"
+#include "reference/ranks/transports/transport.hpp"
 
-// Implements transport_mpi.hpp in a program built without MPI.
+// make_mpi_world() in a program built without MPI.
 namespace ringlab::reference {
 
 std::unique_ptr<World> make_mpi_world(const layouts::RingGroup&) {

@@ -1,7 +1,6 @@
-#include "reference/ranks/kernels/cpu_latent.hpp"
+#include "reference/ranks/cpu_latent.hpp"
 
 #include "reference/tensors/blas.hpp"
-#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
-#include "reference/attention/visible_tiles.hpp"
+#include "reference/error/visible_tiles.hpp"
 
 #include "reference/features/dropout_factors.hpp"
-#include "reference/tensors/counts.hpp"
 
 #include <cmath>
 #include <limits>

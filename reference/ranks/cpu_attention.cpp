@@ -1,4 +1,4 @@
-#include "reference/ranks/kernels/cpu_attention.hpp"
+#include "reference/ranks/cpu_attention.hpp"
 
 #include "reference/tensors/blas.hpp"
 #include "reference/tensors/rounding.hpp"

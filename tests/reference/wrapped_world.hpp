@@ -2,7 +2,6 @@
 
 #include "reference/ranks/transports/transport.hpp"
 
-#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -37,13 +36,11 @@ protected:
     const layouts::RingGroup& group_;
 };
 
-/// A world whose ranks use transports that wrap those of another world.
-class WrappingWorld : public World {
+/// A world whose ranks use transports of the type Wrapped, around those of another world.
+template <class Wrapped>
+class WrappedWorld : public World {
 public:
-    using Wrap = std::function<std::unique_ptr<Transport>(Transport&, const layouts::RingGroup&)>;
-
-    WrappingWorld(std::unique_ptr<World> inner, Wrap wrap)
-        : World(inner->group()), inner_(std::move(inner)), wrap_(std::move(wrap)) {}
+    explicit WrappedWorld(std::unique_ptr<World> inner) : World(inner->group()), inner_(std::move(inner)) {}
 
     bool is_root() const override { return inner_->is_root(); }
     bool agree(bool root_says) override { return inner_->agree(root_says); }
@@ -51,31 +48,18 @@ public:
     /// Wrappers live until the end of the run, because buffers that are given to a transport must.
     std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
         std::mutex mutex;
-        std::map<int, std::unique_ptr<Transport>> wrappers;
+        std::map<int, Wrapped> wrappers;
         return inner_->run(timeout, [&](Transport& transport) {
-            auto made = wrap_(transport, group());
-            auto& wrapper = *made;
-            {
+            const auto add = [&] {
                 const std::lock_guard lock(mutex);
-                wrappers[transport.rank()] = std::move(made);
-            }
-            return body(wrapper);
+                return wrappers.try_emplace(transport.rank(), transport, group()).first;
+            };
+            return body(add()->second);
         });
     }
 
 private:
     std::unique_ptr<World> inner_;
-    Wrap wrap_;
-};
-
-/// A WrappingWorld whose transports have the type Wrapped.
-template <class Wrapped>
-class WrappedWorld : public WrappingWorld {
-public:
-    explicit WrappedWorld(std::unique_ptr<World> inner)
-        : WrappingWorld(std::move(inner), [](Transport& transport, const layouts::RingGroup& group) {
-              return std::make_unique<Wrapped>(transport, group);
-          }) {}
 };
 
 }  // namespace ringlab::reference

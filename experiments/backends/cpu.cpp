@@ -2,7 +2,7 @@
 #include "experiments/execution/machine_fault.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 #include <algorithm>
 #include <thread>

@@ -8,7 +8,7 @@
 #include "layouts/timeline/timeline.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 #include <fmt/format.h>
 

@@ -2,10 +2,9 @@
 
 #include "gpu/device/steady.hpp"
 #include "gpu/execution/issuer.hpp"
-#include "gpu/execution/spans.hpp"
-#include "gpu/team/bytes.hpp"
 #include "gpu/team/device_clock.hpp"
 #include "layouts/basics/counts.hpp"
+#include "processes/peers.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,6 +15,8 @@
 namespace ringlab::gpu {
 
 using layouts::Pass;
+using processes::append;
+using processes::take;
 
 namespace {
 

@@ -1,7 +1,7 @@
 #include "gpu/execution/results.hpp"
 
-#include "gpu/team/bytes.hpp"
 #include "layouts/basics/counts.hpp"
+#include "processes/peers.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +9,8 @@
 namespace ringlab::gpu {
 
 using layouts::Picoseconds;
+using processes::append;
+using processes::take;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "gpu/execution/spans.hpp"
+#include "gpu/execution/results.hpp"
 
 #include "layouts/basics/counts.hpp"
 

@@ -3,8 +3,10 @@
 #include "gpu/kernels/elementwise_params.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/launch_params.hpp"
+#include "gpu/kernels/rows.hpp"
 #include "layouts/basics/require.hpp"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <vector>
@@ -76,6 +78,45 @@ void convert(std::span<const Conversion> conversions, cudaStream_t stream) {
     std::vector<CombineParams> all;
     for (const auto& one : conversions) all.push_back(combine_params(one));
     launch_combine(all, stream);
+}
+
+void rotate(const RotateArgs& args, cudaStream_t stream) {
+    const auto& [batch, tokens, heads, dim] = args.extent;
+    if (batch == 0 || tokens == 0 || heads == 0) return;
+    const auto& table = args.table;
+    const auto pairs = static_cast<int>(table.frequencies.size());
+    require(pairs <= RotateParams::most_pairs && table.first + table.dims() <= dim,
+            "{} dims from {} on of heads of {} are to be rotated; there must be so many, and at most {}", table.dims(),
+            table.first, dim, 2 * RotateParams::most_pairs);
+    RotateParams params{.sizes = sizes(args.extent),
+                        .to = elements(args.destination, "the destination"),
+                        .from = elements(args.source, "the source"),
+                        .positions = args.positions,
+                        .first = static_cast<int>(table.first),
+                        .pairs = pairs,
+                        .distance = static_cast<int>(table.distance()),
+                        .interleaved = table.pairs == layouts::Rotary::Pairs::interleaved,
+                        .copies = args.destination.data != args.source.data,
+                        .amplitude = table.amplitude,
+                        .sign = args.back ? -1.0 : 1.0,
+                        .frequencies = {}};
+    std::copy(table.frequencies.begin(), table.frequencies.end(), params.frequencies);
+    launch_rotate(params, stream);
+}
+
+void add_sinks(const AddSinksArgs& args, cudaStream_t stream) {
+    launch_add_sinks({.sizes = sizes(args.extent),
+                      .o = optional_elements(args.o, "o"),  // a rank without rows may have no memory
+                      .o_rounded = optional_elements(args.o_rounded, "the rounded o"),
+                      .lse = {args.lse.data, args.lse.strides},
+                      .sinks = args.sinks},
+                     stream);
+}
+
+void sink_gradient(const SinkGradientArgs& args, cudaStream_t stream) {
+    launch_sink_gradient({args.batch, args.tokens, args.heads, reinterpret_cast<const float2*>(args.statistics.data),
+                          args.statistics.strides, args.sinks, args.gradient},
+                         stream);
 }
 
 }  // namespace ringlab::gpu

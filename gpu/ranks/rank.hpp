@@ -2,10 +2,9 @@
 
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/device/device_buffer.hpp"
-#include "gpu/ranks/caller_tensors.hpp"
 #include "gpu/ranks/finite_check.hpp"
 #include "gpu/ranks/fused_launches.hpp"
-#include "gpu/ranks/latent/latent_products.hpp"
+#include "gpu/ranks/latent_products.hpp"
 #include "gpu/ranks/merging_pass.hpp"
 #include "gpu/ranks/rank_memory.hpp"
 

@@ -1,6 +1,5 @@
 #include "gpu/elements/elementwise.hpp"
-#include "gpu/kernels/rows/rotate.hpp"
-#include "gpu/kernels/rows/sinks.hpp"
+#include "gpu/kernels/rows.hpp"
 #include "gpu/ranks/rank.hpp"
 
 #include <algorithm>

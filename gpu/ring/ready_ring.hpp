@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/ranks/caller_tensors.hpp"
+#include "gpu/ranks/rank_memory.hpp"
 #include "gpu/ring/ring_plan.hpp"
 
 #include <condition_variable>

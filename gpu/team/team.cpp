@@ -1,6 +1,6 @@
 #include "gpu/team/team.hpp"
 
-#include "gpu/team/bytes.hpp"
+#include "processes/peers.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +12,9 @@
 #include <thread>
 
 namespace ringlab::gpu {
+
+using processes::append;
+using processes::take;
 namespace {
 
 class ThreadTeam : public Team {

@@ -1,6 +1,6 @@
 #include "gpu/transports/rank_hosts.hpp"
 
-#include "gpu/team/bytes.hpp"
+#include "processes/peers.hpp"
 #include "processes/watching/neighbours.hpp"
 
 #include <unistd.h>
@@ -12,6 +12,9 @@
 #include <numeric>
 
 namespace ringlab::gpu {
+
+using processes::append;
+using processes::take;
 
 namespace {
 

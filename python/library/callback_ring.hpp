@@ -1,7 +1,7 @@
 #pragma once
 
 #include "python/library/ringlab_cpu.h"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 #include <condition_variable>
 #include <map>

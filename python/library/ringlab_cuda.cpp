@@ -2,11 +2,12 @@
 
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/ring/ready_ring.hpp"
-#include "python/library/callback_memory.hpp"
-#include "python/library/callback_team.hpp"
+#include "gpu/ring/stream_memory.hpp"
+#include "gpu/team/team.hpp"
 #include "python/library/schedules.hpp"
 #include "python/library/status.hpp"
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -17,6 +18,78 @@ using layouts::DType;
 using layouts::Pass;
 using python::guarded;
 using python::guarded_pass;
+
+namespace ringlab::python {
+
+using gpu::Bytes;
+
+/// A team with one member in each process. The caller of the C functions carries what members send to each other, with
+/// its own time-out. Clocks are not aligned.
+class CallbackTeam : public gpu::Team {
+public:
+    CallbackTeam(const ringlab_cuda_exchange& exchange, int rank, int ranks)
+        : exchange_(exchange), rank_(rank), ranks_(ranks) {}
+
+    int size() const override { return ranks_; }
+    int first_local() const override { return rank_; }
+    int local_size() const override { return 1; }
+
+    std::vector<Bytes> all_gather(int, Bytes bytes, gpu::Clock::duration) override {
+        if (ranks_ == 1) return {std::move(bytes)};
+        const void* all = nullptr;
+        std::vector<std::size_t> sizes(static_cast<std::size_t>(ranks_));
+        if (exchange_.all_gather(exchange_.context, bytes.data(), bytes.size(), &all, sizes.data()) != 0) {
+            cancel();
+            fail("the others did not come to make a plan, or one is gone");
+        }
+        std::vector<Bytes> given;
+        const auto* next = static_cast<const std::byte*>(all);
+        for (const auto size : sizes) {
+            given.emplace_back(next, next + size);
+            next += size;
+        }
+        return given;
+    }
+    std::vector<Bytes> gather_to_root(Bytes bytes, gpu::Clock::duration timeout) override {
+        auto all = all_gather(rank_, std::move(bytes), timeout);
+        if (!is_root()) all.clear();
+        return all;
+    }
+    bool agree(bool root_says) override {
+        return all_gather(rank_, {std::byte{root_says}}, {}).front().front() != std::byte{0};
+    }
+
+    /// Does nothing for other processes: these notice by their time-outs.
+    void give_up(const std::string&) override { cancel(); }
+    void cancel() noexcept override { cancelled_ = true; }
+    bool cancelled() const noexcept override { return cancelled_; }
+
+    gpu::Clock::duration clock_offset() const override { return {}; }
+    gpu::Clock::duration clock_uncertainty() const override { return {}; }
+
+private:
+    const ringlab_cuda_exchange exchange_;
+    const int rank_, ranks_;
+    std::atomic<bool> cancelled_ = false;
+};
+
+/// Device memory from the caller of the C functions.
+class CallbackMemory : public gpu::StreamMemory {
+public:
+    CallbackMemory(const ringlab_cuda_allocator& allocator) : allocator_(allocator) {}
+
+    void* allocate(std::size_t bytes, cudaStream_t stream) override {
+        auto* const memory = allocator_.allocate(allocator_.context, bytes, stream);
+        if (!memory) throw NoMemory(fmt::format("the caller has no device memory for a buffer of {} bytes", bytes));
+        return memory;
+    }
+    void release(void* memory) noexcept override { allocator_.release(allocator_.context, memory); }
+
+private:
+    const ringlab_cuda_allocator allocator_;
+};
+
+}  // namespace ringlab::python
 
 struct ringlab_cuda_plan {
     ringlab_cuda_ring& ring;

@@ -2,8 +2,6 @@
 
 import ctypes
 import functools
-import os
-import pathlib
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 from ringlab import _library
@@ -36,31 +34,21 @@ SIGNATURES = {
                                  POINTER(c_void_p)],
     "ringlab_cuda_forward": [c_void_p, c_char_p] + [c_void_p] * 5,
     "ringlab_cuda_backward": [c_void_p, c_char_p, c_char_p] + [c_void_p] * 8,
+    "ringlab_cuda_ring_destroy": [c_void_p],
+}
+NOTHING = {
+    "ringlab_cuda_plan_destroy": [c_void_p],
+    "ringlab_cuda_plan_scratch": [c_void_p, POINTER(c_int64)],
+    "ringlab_cuda_ring_held": [c_void_p, POINTER(c_int64), POINTER(c_int64)],
 }
 
 
 @functools.cache
 def library():
     """Raises Refused where this build has none."""
-    path = os.environ.get("RINGLAB_CUDA_LIBRARY") or pathlib.Path(__file__).with_name("libringlab_cuda.so")
-    try:
-        loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise _library.Refused(f"this build of ringlab computes on CPU tensors ({error}); for CUDA tensors build it with "
-                               "RINGLAB_CUDA=ON, or name a built libringlab_cuda.so in RINGLAB_CUDA_LIBRARY") from None
-    if loaded.ringlab_cuda_version() != VERSION:
-        raise _library.Refused(f"{path} has version {loaded.ringlab_cuda_version()} of the C interface, this package "
-                               f"wants {VERSION}; install both from one checkout")
-    loaded.ringlab_cuda_message.restype = c_char_p
-    for name, arguments in SIGNATURES.items():
-        getattr(loaded, name).argtypes = arguments
-    loaded.ringlab_cuda_plan_destroy.argtypes, loaded.ringlab_cuda_plan_destroy.restype = [c_void_p], None
-    loaded.ringlab_cuda_ring_destroy.argtypes = [c_void_p]
-    loaded.ringlab_cuda_ring_held.argtypes = [c_void_p, POINTER(c_int64), POINTER(c_int64)]
-    loaded.ringlab_cuda_ring_held.restype = None
-    loaded.ringlab_cuda_plan_scratch.argtypes = [c_void_p, POINTER(c_int64)]
-    loaded.ringlab_cuda_plan_scratch.restype = None
-    return loaded
+    return _library.load("ringlab_cuda", VERSION, SIGNATURES, NOTHING, _library.Refused,
+                         "this build of ringlab computes on CPU tensors ({}); for CUDA tensors build it with "
+                         "RINGLAB_CUDA=ON, or name a built libringlab_cuda.so in RINGLAB_CUDA_LIBRARY")
 
 
 def call(name, *arguments):

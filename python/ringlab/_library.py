@@ -77,30 +77,37 @@ SIGNATURES = {
     "ringlab_bounds": [c_void_p, POINTER(Expected), c_void_p],
     "ringlab_predict": [c_void_p, c_char_p, c_int, POINTER(Prediction)],
 }
+NOTHING = {**{name: [c_void_p] for name in ("ringlab_plan_destroy", "ringlab_ring_destroy", "ringlab_all_gather_ready",
+                                            "ringlab_all_gather_leave", "ringlab_all_gather_destroy")},
+           "ringlab_ring_done": [c_void_p, c_uint64, c_void_p, c_size_t, c_char_p]}
 
 
-def _load():
-    path = os.environ.get("RINGLAB_LIBRARY") or pathlib.Path(__file__).with_name("libringlab_cpu.so")
+def load(name, version, signatures, nothing, wrong, missing):
+    """The functions of lib{name}.so, with these arguments; `nothing`: those that return nothing. Raises `wrong` if the
+    library cannot be loaded or has another version of the C interface; `missing` then says what to do."""
+    prefix = name.removesuffix("_cpu")
+    path = os.environ.get("RINGLAB_CUDA_LIBRARY" if prefix == name else "RINGLAB_LIBRARY")
+    path = path or pathlib.Path(__file__).with_name(f"lib{name}.so")
     try:
-        library = ctypes.CDLL(str(path))
+        loaded = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ImportError(f"Ringlab's library cannot be loaded: {error}; install the package (pip install ./python), "
-                          "or name a built libringlab_cpu.so in RINGLAB_LIBRARY") from None
-    if library.ringlab_version() != VERSION:
-        raise ImportError(f"{path} has version {library.ringlab_version()} of the C interface, this package wants "
-                          f"{VERSION}; install both from one checkout")
-    library.ringlab_message.restype = library.ringlab_commit.restype = c_char_p
-    for name, arguments in SIGNATURES.items():
-        getattr(library, name).argtypes = arguments
-    for name in ("ringlab_plan_destroy", "ringlab_ring_destroy", "ringlab_all_gather_ready", "ringlab_all_gather_leave",
-                 "ringlab_all_gather_destroy"):
-        getattr(library, name).argtypes, getattr(library, name).restype = [c_void_p], None
-    library.ringlab_ring_done.argtypes = [c_void_p, c_uint64, c_void_p, c_size_t, c_char_p]
-    library.ringlab_ring_done.restype = None
-    return library
+        raise wrong(missing.format(error)) from None
+    found = getattr(loaded, f"{prefix}_version")()
+    if found != version:
+        raise wrong(f"{path} has version {found} of the C interface, this package wants {version}; install both from one "
+                    "checkout")
+    getattr(loaded, f"{prefix}_message").restype = c_char_p
+    for function, arguments in (signatures | nothing).items():
+        getattr(loaded, function).argtypes = arguments
+    for function in nothing:
+        getattr(loaded, function).restype = None
+    return loaded
 
 
-library = _load()
+library = load("ringlab_cpu", VERSION, SIGNATURES, NOTHING, ImportError,
+               "Ringlab's library cannot be loaded: {}; install the package (pip install ./python), or name a built "
+               "libringlab_cpu.so in RINGLAB_LIBRARY")
+library.ringlab_commit.restype = c_char_p
 
 
 def checked(loaded, message, name, arguments):

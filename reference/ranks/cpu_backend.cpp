@@ -1,12 +1,12 @@
 #include "reference/ranks/cpu_backend.hpp"
 
 #include "layouts/schedules/same_problem.hpp"
+#include "processes/peers.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/ranks/cpu_rank.hpp"
 #include "reference/tensors/shards.hpp"
 
-#include <cstring>
-#include <type_traits>
+#include <functional>
 
 namespace ringlab::reference {
 namespace {
@@ -29,22 +29,6 @@ void require_pass(const Schedule& schedule, Pass pass) {
                 to_string(dtype), to_string(gradients));
 }
 
-// Results are sent to the root as one array of bytes: each vector as its length and its elements.
-
-template <class Element>
-void append(Bytes& bytes, const Element* data, std::size_t count) {
-    static_assert(std::is_trivially_copyable_v<Element>);
-    const auto begin = bytes.size();
-    bytes.resize(begin + count * sizeof(Element));
-    if (count > 0) std::memcpy(bytes.data() + begin, data, count * sizeof(Element));
-}
-
-template <class Element>
-void take(std::span<const std::byte>& bytes, Element* data, std::size_t count) {
-    if (count > 0) std::memcpy(data, bytes.data(), count * sizeof(Element));
-    bytes = bytes.subspan(count * sizeof(Element));
-}
-
 template <class Result, class Visit>
 void for_each_vector(Result& result, Visit visit) {
     visit(result.o);
@@ -60,32 +44,16 @@ void for_each_vector(Result& result, Visit visit) {
 
 Bytes pack(const RankResult& result) {
     Bytes bytes;
-    for_each_vector(result, [&](const auto& vector) {
-        const auto count = vector.size();
-        append(bytes, &count, 1);
-        append(bytes, vector.data(), count);
-    });
-    append(bytes, &result.own_bytes, 1);
-    append(bytes, &result.scratch_bytes, 1);
-    append(bytes, &result.workspace_bytes, 1);
-    append(bytes, &result.clock_uncertainty, 1);
-    append(bytes, &result.rotation_seconds, 1);
+    processes::append(bytes, std::vector<RankFacts>{result});
+    for_each_vector(result, [&](const auto& vector) { processes::append(bytes, vector); });
     return bytes;
 }
 
 RankResult unpack(std::span<const std::byte> bytes) {
-    RankResult result;
-    for_each_vector(result, [&](auto& vector) {
-        std::size_t count = 0;
-        take(bytes, &count, 1);
-        vector.resize(count);
-        take(bytes, vector.data(), count);
-    });
-    take(bytes, &result.own_bytes, 1);
-    take(bytes, &result.scratch_bytes, 1);
-    take(bytes, &result.workspace_bytes, 1);
-    take(bytes, &result.clock_uncertainty, 1);
-    take(bytes, &result.rotation_seconds, 1);
+    std::vector<RankFacts> facts;
+    processes::take(bytes, facts);
+    RankResult result{facts.front()};
+    for_each_vector(result, [&](auto& vector) { processes::take(bytes, vector); });
     return result;
 }
 

@@ -3,7 +3,7 @@
 #include "layouts/schedules/schedule.hpp"
 #include "layouts/timeline/timeline.hpp"
 #include "reference/ranks/cpu_attention.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "reference/tensors/tensors.hpp"
 
 #include <span>

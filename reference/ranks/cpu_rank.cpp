@@ -1,8 +1,8 @@
 #include "reference/ranks/cpu_rank.hpp"
 
+#include "reference/features/latent.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/features/sinks.hpp"
-#include "reference/ranks/cpu_latent.hpp"
 #include "reference/ranks/cpu_slots.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "reference/tensors/shards.hpp"

@@ -5,17 +5,19 @@
 
 namespace ringlab::reference {
 
-/// Results of one rank, in the order of scatter(): its rows of o, lse and dq, its tokens of dk and dv. With a latent,
-/// dk is the latent's gradient and dv the rank's part of the matrices' gradient.
-struct RankResult {
-    std::vector<double> o, o_unrounded, lse, dq, dk, dv;
-    std::vector<double> dsinks;  ///< by query head, from its own rows
-    std::vector<layouts::Span> forward, backward;
-    std::int64_t own_bytes = 0;
-    std::int64_t scratch_bytes = 0;
-    std::int64_t workspace_bytes = 0;
+/// Memory and times of one rank, see CpuRun.
+struct RankFacts {
+    std::int64_t own_bytes = 0, scratch_bytes = 0, workspace_bytes = 0;
     double clock_uncertainty = 0;
     std::array<double, 2> rotation_seconds{};  ///< by pass: CPU time of rotating q and k, and dq and dk
+};
+
+/// Results of one rank, in the order of scatter(): its rows of o, lse and dq, its tokens of dk and dv. With a latent,
+/// dk is the latent's gradient and dv the rank's part of the matrices' gradient.
+struct RankResult : RankFacts {
+    std::vector<double> o = {}, o_unrounded = {}, lse = {}, dq = {}, dk = {}, dv = {};
+    std::vector<double> dsinks = {};  ///< by query head, from its own rows
+    std::vector<layouts::Span> forward = {}, backward = {};
 };
 
 /// Where a rank's own tensors come from. Each is asked for when the rank copies it: rows of q and dout and tokens of k

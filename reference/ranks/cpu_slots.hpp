@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layouts/program/program.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "reference/tensors/blas.hpp"
 
 #include <array>

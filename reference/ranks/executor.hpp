@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layouts/timeline/timeline.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 namespace ringlab::reference {
 

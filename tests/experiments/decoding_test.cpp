@@ -4,7 +4,7 @@
 #include "experiments/inputs/inputs.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "tests/registered.hpp"
 #include "tests/thinning.hpp"
 

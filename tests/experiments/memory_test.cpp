@@ -6,7 +6,7 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "tests/registered.hpp"
 #include "tests/thinning.hpp"
 

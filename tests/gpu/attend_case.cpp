@@ -54,23 +54,12 @@ public:
         for_each([&](std::size_t b, std::size_t i, std::size_t h, std::size_t d) {
             values.push_back(global(b, static_cast<std::size_t>(positions[i]), first_head + h, d));
         });
-        std::vector<std::uint16_t> bits(values.size());
-        reference::to_bits(values, dtype_, bits);
-        buffer_.upload(bits.data());
+        buffer_ = on_device(values, dtype_);
     }
 
     template <class Visit>  // visit(batch, local token, head, dim, value)
     void download(Visit visit) const {
-        std::vector<double> values(buffer_.bytes() / static_cast<std::size_t>(layouts::bytes_of(dtype_)));
-        if (dtype_ == DType::fp32) {
-            std::vector<float> floats(values.size());
-            buffer_.download(floats.data());
-            values.assign(floats.begin(), floats.end());
-        } else {
-            std::vector<std::uint16_t> bits(values.size());
-            buffer_.download(bits.data());
-            reference::from_bits(bits, dtype_, values);
-        }
+        const auto values = from_device(buffer_, dtype_);
         auto next = values.begin();
         for_each([&](std::size_t b, std::size_t i, std::size_t h, std::size_t d) { visit(b, i, h, d, *next++); });
     }
@@ -289,6 +278,32 @@ private:
 };
 
 }  // namespace
+
+gpu::DeviceBuffer on_device(std::span<const double> values, DType dtype) {
+    gpu::DeviceBuffer buffer(values.size() * static_cast<std::size_t>(layouts::bytes_of(dtype)));
+    if (dtype == DType::fp32) {
+        const std::vector<float> floats(values.begin(), values.end());
+        buffer.upload(floats.data());
+    } else {
+        std::vector<std::uint16_t> bits(values.size());
+        reference::to_bits(values, dtype, bits);
+        buffer.upload(bits.data());
+    }
+    return buffer;
+}
+
+std::vector<double> from_device(const gpu::DeviceBuffer& buffer, DType dtype) {
+    if (dtype == DType::fp32) {
+        std::vector<float> floats(buffer.bytes() / sizeof(float));
+        buffer.download(floats.data());
+        return {floats.begin(), floats.end()};
+    }
+    std::vector<std::uint16_t> bits(buffer.bytes() / sizeof(std::uint16_t));
+    buffer.download(bits.data());
+    std::vector<double> values(bits.size());
+    reference::from_bits(bits, dtype, values);
+    return values;
+}
 
 boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id) {
     int devices = 0;

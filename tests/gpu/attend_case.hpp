@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/attention.hpp"
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
@@ -11,7 +12,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include <iosfwd>
+#include <span>
 #include <string>
+#include <vector>
 
 // How Boost.Test prints parameters of these types.
 namespace ringlab::layouts {
@@ -60,6 +63,10 @@ std::ostream& operator<<(std::ostream& out, Policy policy);
 void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound);
 /// The same for all results; o is the one that is not rounded.
 void check(const reference::OutputDeviations& measured, const reference::Bounds& bounds);
+
+/// Numbers in device memory of their own: fp32, or bf16 or fp16, to which they are rounded; and back.
+gpu::DeviceBuffer on_device(std::span<const double> values, layouts::DType dtype);
+std::vector<double> from_device(const gpu::DeviceBuffer& buffer, layouts::DType dtype);
 
 /// Normal random values, rounded to the problem's dtype.
 reference::Inputs random_inputs(const layouts::Problem& problem, std::uint64_t seed);

@@ -536,30 +536,6 @@ BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives,
     BOOST_TEST(d.dv.relative_rms <= 0.2 * bounds.dv.relative_rms);
 }
 
-// The same values, rounded at the same places, but for the running maximum at which P is rounded.
-BOOST_DATA_TEST_CASE(families_agree_within_rounding, data::make({"causal", "window:100,30"}), mask_name) {
-    const auto c = [&](const std::string& family) {
-        return AttendCase{.problem = problem(1290, 4, 2, 128, 128),
-                          .mask = mask_name,
-                          .layout = "zigzag",
-                          .ranks = 3,
-                          .family = family};
-    };
-    const auto mask = layouts::make_mask(mask_name, 1290);
-    const auto layout = layouts::make_layout("zigzag", 1290, 3);
-    const auto inputs = random_inputs(c({}).problem, 19);
-    const auto portable = run_on_device(c("portable"), mask, layout, inputs).exact;
-    const auto fast = run_on_device(c("auto"), mask, layout, inputs).exact;
-    const auto d = reference::deviations(fast, portable);
-    const auto expected = reference::blocked_attention(c({}).problem, mask, inputs);
-    const auto bounds = bounds_of(c({}), mask, layout, inputs, expected);
-    check("o", d.o, twice(bounds.o_unrounded));
-    check("lse", d.lse, twice(bounds.lse));
-    check("dq", d.dq, twice(bounds.dq));
-    check("dk", d.dk, twice(bounds.dk));
-    check("dv", d.dv, twice(bounds.dv));
-}
-
 BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit_are_refused) {
     const auto mask = layouts::make_mask("causal", 64);
     const layouts::Run all{0, 1, 64};

@@ -2,7 +2,7 @@
 
 #include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "gpu/kernels/rows/rotate.hpp"
+#include "gpu/kernels/rows.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
@@ -30,32 +30,6 @@ std::vector<double> random_values(std::size_t count) {
     std::normal_distribution<double> normal;
     std::vector<double> values(count);
     for (auto& x : values) x = normal(generator);
-    return values;
-}
-
-gpu::DeviceBuffer on_device(std::span<const double> values, DType dtype) {
-    gpu::DeviceBuffer buffer(values.size() * static_cast<std::size_t>(layouts::bytes_of(dtype)));
-    if (dtype == DType::fp32) {
-        const std::vector<float> floats(values.begin(), values.end());
-        buffer.upload(floats.data());
-    } else {
-        std::vector<std::uint16_t> bits(values.size());
-        reference::to_bits(values, dtype, bits);
-        buffer.upload(bits.data());
-    }
-    return buffer;
-}
-
-std::vector<double> from_device(const gpu::DeviceBuffer& buffer, DType dtype) {
-    if (dtype == DType::fp32) {
-        std::vector<float> floats(buffer.bytes() / sizeof(float));
-        buffer.download(floats.data());
-        return {floats.begin(), floats.end()};
-    }
-    std::vector<std::uint16_t> bits(buffer.bytes() / sizeof(std::uint16_t));
-    buffer.download(bits.data());
-    std::vector<double> values(bits.size());
-    reference::from_bits(bits, dtype, values);
     return values;
 }
 

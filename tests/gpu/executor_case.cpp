@@ -8,6 +8,7 @@
 #include "reference/features/rotary.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
+#include "tests/gpu/wrapped_transport.hpp"
 #include "tests/registered.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -46,69 +47,35 @@ bool same_bits(const gpu::HostTensor<float>& a, const gpu::HostTensor<float>& b)
            });
 }
 
-class SilentTransport : public gpu::Transport {
+class SilentTransport : public gpu::WrappedTransport {
 public:
     SilentTransport(std::unique_ptr<gpu::Transport> real, std::function<void()> instead)
-        : real_(std::move(real)), instead_(std::move(instead)) {}
+        : WrappedTransport(std::move(real)), instead_(std::move(instead)) {}
 
-    void post_receive(const gpu::Message& message, cudaStream_t stream) override {
-        real_->post_receive(message, stream);
-    }
-    void complete_receive(const gpu::Message& message, cudaStream_t stream) override {
-        real_->complete_receive(message, stream);
-    }
-    bool can_complete_receive(const gpu::Message& message) const override {
-        return real_->can_complete_receive(message);
-    }
     bool can_send(const gpu::Message&) const override { return true; }
     void send(const gpu::Message&, cudaStream_t) override { instead_(); }
-    void fetch(const gpu::Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
-    void check() override { real_->check(); }
-    void disconnect() override { real_->disconnect(); }
-    void abort() noexcept override { real_->abort(); }
 
 private:
-    std::unique_ptr<gpu::Transport> real_;
     std::function<void()> instead_;
 };
 
 /// Copies that never come.
-class StuckFetches : public SilentTransport {
+class StuckFetches : public gpu::WrappedTransport {
 public:
-    explicit StuckFetches(std::unique_ptr<gpu::Transport> real) : SilentTransport(std::move(real), {}) {}
+    using WrappedTransport::WrappedTransport;
 
+    bool can_send(const gpu::Message&) const override { return true; }
     void fetch(const gpu::Message&, cudaStream_t stream) override {
         gpu::wait_for_value(stream, never_.as<std::uint32_t>(), 1);
     }
     void abort() noexcept override {
         gpu::write_value(other_stream_, never_.as<std::uint32_t>(), 1);
-        SilentTransport::abort();
+        WrappedTransport::abort();
     }
 
 private:
     gpu::DeviceBuffer never_ = gpu::uploaded(std::vector<std::uint32_t>{0});
     gpu::Stream other_stream_;
-};
-
-class SilentFabric : public gpu::Fabric {
-public:
-    using Wrap = std::function<std::unique_ptr<gpu::Transport>(std::unique_ptr<gpu::Transport>)>;
-
-    SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank, Wrap wrap)
-        : real_(std::move(real)), silent_rank_(silent_rank), wrap_(std::move(wrap)) {}
-
-    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
-    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<gpu::Transport> join(const gpu::JoiningRank& joining) override {
-        auto transport = real_->join(joining);
-        if (joining.rank != silent_rank_) return transport;
-        return wrap_(std::move(transport));
-    }
-
-private:
-    std::unique_ptr<gpu::Fabric> real_;
-    int silent_rank_;
-    Wrap wrap_;
 };
 
 }  // namespace
@@ -237,31 +204,23 @@ gpu::HostOutputs in_bf16(gpu::HostOutputs results) {
 }
 
 gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, std::function<void()> instead) {
-    return [=](gpu::Team& team, const gpu::FabricOptions& options,
-               const gpu::Routes& routes) -> std::unique_ptr<gpu::Fabric> {
-        auto real = gpu::fabric_factory(kind)(team, options, routes);
-        return std::make_unique<SilentFabric>(std::move(real), silent_rank, [=](auto transport) {
-            return std::make_unique<SilentTransport>(std::move(transport), instead);
-        });
+    return [=](gpu::Team& team, const gpu::FabricOptions& options, const gpu::Routes& routes) {
+        const auto join = [=](gpu::Fabric& real, const gpu::JoiningRank& joining) -> std::unique_ptr<gpu::Transport> {
+            if (joining.rank != silent_rank) return real.join(joining);
+            return std::make_unique<SilentTransport>(real.join(joining), instead);
+        };
+        return std::make_unique<gpu::FabricJoinedBy>(gpu::fabric_factory(kind)(team, options, routes), join);
     };
 }
 
 gpu::FabricFactory stuck_fetches_fabric(int rank) {
-    return [=](gpu::Team& team, const gpu::FabricOptions& options,
-               const gpu::Routes& routes) -> std::unique_ptr<gpu::Fabric> {
-        return std::make_unique<SilentFabric>(make_copy_fabric(team, options, routes), rank, [](auto transport) {
-            return std::make_unique<StuckFetches>(std::move(transport));
-        });
+    return [=](gpu::Team& team, const gpu::FabricOptions& options, const gpu::Routes& routes) {
+        const auto join = [=](gpu::Fabric& real, const gpu::JoiningRank& joining) -> std::unique_ptr<gpu::Transport> {
+            if (joining.rank != rank) return real.join(joining);
+            return std::make_unique<StuckFetches>(real.join(joining));
+        };
+        return std::make_unique<gpu::FabricJoinedBy>(make_copy_fabric(team, options, routes), join);
     };
-}
-
-std::string error_of(const std::function<void()>& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "(no error)";
 }
 
 }  // namespace ringlab::tests

@@ -4,6 +4,7 @@
 #include "reference/error/deviations.hpp"
 #include "reference/error/error_model.hpp"
 #include "reference/tensors/tensors.hpp"
+#include "tests/error_of.hpp"
 
 #include <functional>
 #include <iosfwd>
@@ -73,8 +74,5 @@ gpu::FabricFactory silent_rank_fabric(
 
 /// The copy fabric, except that what one rank fetches never comes.
 gpu::FabricFactory stuck_fetches_fabric(int rank);
-
-/// The message of the Error that `action` throws; "(no error)" if it throws none.
-std::string error_of(const std::function<void()>& action);
 
 }  // namespace ringlab::tests

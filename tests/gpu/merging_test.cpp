@@ -40,12 +40,6 @@ std::vector<double> random_numbers(std::size_t count, unsigned seed) {
     return numbers;
 }
 
-DeviceBuffer uploaded_bits(const std::vector<double>& numbers) {
-    std::vector<std::uint16_t> bits(numbers.size());
-    reference::to_bits(numbers, DType::bf16, bits);
-    return gpu::uploaded(bits);
-}
-
 /// One rank of several, under the full mask: its rows see the keys of all.
 class VirtualRank {
 public:
@@ -55,8 +49,8 @@ public:
           rank_(rank),
           ranks_(ranks),
           most_wait_(most_wait),
-          k_(uploaded_bits(k)),
-          v_(uploaded_bits(v)),
+          k_(on_device(k, DType::bf16)),
+          v_(on_device(v, DType::bf16)),
           pairs_(static_cast<std::size_t>(ranks) * pairs_of_peer * sizeof(gpu::Pair)),
           late_(gpu::uploaded(std::vector<std::uint32_t>(1))) {
         const auto mask = layouts::make_mask("full", std::int64_t{keys} * ranks);
@@ -74,7 +68,7 @@ public:
         pairs_.fill(0xff, stream);
         for (int pass = 0; pass < passes; ++pass) {
             q.push_back(random_numbers(elements_of_q, 10u * static_cast<unsigned>(pass) + static_cast<unsigned>(rank)));
-            q_.push_back(uploaded_bits(q.back()));
+            q_.push_back(on_device(q.back(), DType::bf16));
             o_.emplace_back(elements_of_q * sizeof(float));
             o_.back().fill(0xff, stream);
             lse_.emplace_back(std::size_t{rows} * group * sizeof(float));

@@ -131,29 +131,6 @@ BOOST_DATA_TEST_CASE(plans_that_take_turns_give_what_each_gives_alone, data::mak
     BOOST_TEST(ring.let_go());
 }
 
-// Plans go while their passes are under way, and the next one gets their memory.
-BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
-    constexpr std::int64_t tokens = 768;
-    const auto team = gpu::make_thread_team(1);
-    ReusedMemory memory;
-    gpu::ReadyRing ring(*team, memory, {.device = 0, .timeout = std::chrono::seconds(30)});
-    const gpu::Stream stream;
-    const Tensors tensors(tokens);
-    const auto step = [&](int cut) {
-        run(ring, make_plan(ring, tokens, fmt::format("causal+documents:{},{}", cut, tokens - cut), "ring"), tensors,
-            memory, stream);
-        stream.synchronize();
-    };
-    for (int cut = 100; cut < 104; ++cut) step(cut);
-    const auto allocations = memory.allocations;
-    const auto held = ring.held();
-    for (int cut = 104; cut < 140; ++cut) step(cut);
-    BOOST_TEST(memory.allocations == allocations);
-    BOOST_TEST(ring.held().device == held.device);
-    BOOST_TEST(ring.held().host == held.host);
-    BOOST_TEST(ring.let_go());
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::tests

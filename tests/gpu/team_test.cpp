@@ -1,7 +1,7 @@
 // Teams of issuing threads.
 
 #include "gpu/team/team.hpp"
-#include "gpu/team/bytes.hpp"
+#include "processes/peers.hpp"
 #include "tests/gpu/executor_case.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -57,16 +57,16 @@ BOOST_AUTO_TEST_CASE(waiting_for_someone_who_never_comes_ends_with_the_time_out)
 }
 
 BOOST_AUTO_TEST_CASE(a_message_that_ends_too_early_is_refused) {
-    gpu::Bytes bytes;
-    gpu::append(bytes, std::vector{1.0, 2.0});
+    processes::Bytes bytes;
+    processes::append(bytes, std::vector{1.0, 2.0});
     for (std::size_t kept = 0; kept < bytes.size(); ++kept) {
         std::span<const std::byte> some(bytes.data(), kept);
         std::vector<double> numbers;
-        BOOST_CHECK_THROW(gpu::take(some, numbers), Error);
+        BOOST_CHECK_THROW(processes::take(some, numbers), Error);
     }
     std::span<const std::byte> all(bytes);
     std::vector<double> numbers;
-    gpu::take(all, numbers);
+    processes::take(all, numbers);
     BOOST_TEST(numbers.size() == 2u);
 }
 

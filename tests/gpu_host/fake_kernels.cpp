@@ -5,9 +5,8 @@
 #include "gpu/kernels/fused_work.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/merging.hpp"
-#include "gpu/kernels/rows/rotate.hpp"
-#include "gpu/kernels/rows/sinks.hpp"
-#include "gpu/ranks/latent/latent_products.hpp"
+#include "gpu/kernels/rows.hpp"
+#include "gpu/ranks/latent_products.hpp"
 #include "tests/gpu_host/fake_cuda.hpp"
 
 #include <atomic>

@@ -4,6 +4,7 @@
 #include "gpu/execution/executor.hpp"
 #include "gpu/execution/member_run.hpp"
 #include "tests/gpu/pretended_hosts.hpp"
+#include "tests/gpu/wrapped_transport.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
@@ -57,42 +58,6 @@ GpuOptions options_for(TransportKind transport, int ranks) {
     options.kernels = kernel_family("portable");
     return options;
 }
-
-/// A fabric that ranks join as `join` says.
-class FabricJoinedBy : public Fabric {
-public:
-    using Join = std::function<std::unique_ptr<Transport>(Fabric& real, const JoiningRank& joining)>;
-
-    FabricJoinedBy(std::unique_ptr<Fabric> real, Join join) : real_(std::move(real)), join_(std::move(join)) {}
-
-    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
-    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<Transport> join(const JoiningRank& joining) override { return join_(*real_, joining); }
-
-private:
-    std::unique_ptr<Fabric> real_;
-    Join join_;
-};
-
-class WrappedTransport : public Transport {
-public:
-    explicit WrappedTransport(std::unique_ptr<Transport> real) : real_(std::move(real)) {}
-
-    void post_receive(const Message& message, cudaStream_t stream) override { real_->post_receive(message, stream); }
-    bool can_complete_receive(const Message& message) const override { return real_->can_complete_receive(message); }
-    void complete_receive(const Message& message, cudaStream_t stream) override {
-        real_->complete_receive(message, stream);
-    }
-    bool can_send(const Message& message) const override { return real_->can_send(message); }
-    void send(const Message& message, cudaStream_t stream) override { real_->send(message, stream); }
-    void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
-    char* memory_of(int rank) override { return real_->memory_of(rank); }
-    void disconnect() override { real_->disconnect(); }
-    void abort() noexcept override { real_->abort(); }
-
-private:
-    std::unique_ptr<Transport> real_;
-};
 
 /// A transport that is late with the first message it receives, and for ever with the next ones.
 class SlowTransport : public WrappedTransport {

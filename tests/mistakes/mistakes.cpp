@@ -3,7 +3,7 @@
 #include "experiments/models/decoding.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "tests/reference/wrapped_world.hpp"
 

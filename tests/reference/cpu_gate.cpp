@@ -3,7 +3,7 @@
 #include "reference/attention/dense.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/features/latent.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
+#include "tests/error_of.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
@@ -31,6 +32,7 @@ using layouts::Accumulation;
 using layouts::DType;
 using layouts::Pass;
 using ringlab::tests::Combinations;
+using ringlab::tests::error_of;
 using ringlab::tests::layout_examples;
 using ringlab::tests::Names;
 using ringlab::tests::padded_tokens;
@@ -274,30 +276,22 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {
     const GateCase c{small_problem(48), "causal", "zigzag", "ring", 4};
     const auto inputs = random_inputs(c.problem, 5);
     const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
-    const auto message = [&](auto attempt) -> std::string {
-        try {
-            attempt();
-        } catch (const Error& error) {
-            return error.what();
-        }
-        return "";
-    };
     ThreadWorld four({4, 1, {}}), three({3, 1, {}});
-    BOOST_TEST(message([&] { run(three, *forward, nullptr, inputs, {}); }) ==
+    BOOST_TEST(error_of([&] { run(three, *forward, nullptr, inputs, {}); }) ==
                "the schedule is for 4 ranks, but the rings have 3");
-    BOOST_TEST(message([&] { run(four, *backward, nullptr, inputs, {}); }) ==
+    BOOST_TEST(error_of([&] { run(four, *backward, nullptr, inputs, {}); }) ==
                "the forward schedule describes a backward pass");
     auto other = c;
     other.layout = "striped";
     const auto striped = schedule_of(other, Pass::backward);
     BOOST_TEST(
-        message([&] { run(four, *forward, striped.get(), inputs, {}); }) ==
+        error_of([&] { run(four, *forward, striped.get(), inputs, {}); }) ==
         "the forward schedule has layout zigzag over 4 ranks, the backward schedule striped over 4; they must be "
         "the same");
     other = c;
     other.gradient_dtype = DType::fp32;
     const auto narrow = schedule_of(other, Pass::backward);
-    BOOST_TEST(message([&] { run(four, *forward, narrow.get(), inputs, {}); }) ==
+    BOOST_TEST(error_of([&] { run(four, *forward, narrow.get(), inputs, {}); }) ==
                "with an fp64 problem dK and dV must travel as fp64, not as fp32");
 }
 

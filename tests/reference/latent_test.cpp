@@ -1,6 +1,7 @@
 #include "reference/features/latent.hpp"
 
 #include "reference/attention/dense.hpp"
+#include "tests/error_of.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -92,12 +93,7 @@ BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
     const auto refusal = [](auto change) {
         GateCase c{latent_problem(48), "causal", "contiguous", "ring", 4};
         change(c);
-        try {
-            schedule_of(c, layouts::Pass::forward)->ops(0).next();
-        } catch (const Error& error) {
-            return std::string(error.what());
-        }
-        return std::string("(no error)");
+        return ringlab::tests::error_of([&] { schedule_of(c, layouts::Pass::forward)->ops(0).next(); });
     };
     for (const std::string algorithm : {"pass-q", "merge", "merge:tree"})
         BOOST_TEST(refusal([&](GateCase& c) { c.algorithm = algorithm; }).find("give expanded:" + algorithm) !=

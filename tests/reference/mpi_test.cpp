@@ -4,7 +4,7 @@
 #define BOOST_TEST_ALTERNATIVE_INIT_API
 #include "processes/mpi_calls.hpp"
 #include "processes/session.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>

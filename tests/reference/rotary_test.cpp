@@ -1,7 +1,7 @@
 #include "reference/features/rotary.hpp"
 
 #include "reference/error/deviations.hpp"
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

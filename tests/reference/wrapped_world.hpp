@@ -1,6 +1,6 @@
 #pragma once
 
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 #include <map>
 #include <mutex>

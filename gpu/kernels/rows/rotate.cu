@@ -1,6 +1,6 @@
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/rows/rotate_params.hpp"
+#include "gpu/kernels/elementwise_params.hpp"
 
 // A warp takes a token: its lanes work out the sines and cosines of their pairs once, for all heads.
 

@@ -1,6 +1,6 @@
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/rows/sinks_params.hpp"
+#include "gpu/kernels/elementwise_params.hpp"
 
 namespace ringlab::gpu {
 namespace {

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ringlab.peers.mask import WrongUse, whole_number
 from ringlab.peers.world import World
-from ringlab.torch import _cuda_ring, _op, _ring, connect, held_memory, ring_attention
+from ringlab.torch import _cuda_ring, _ring, connect, held_memory, ring_attention
 
 HELP = """Times how long the host takes for a call with a packing of documents that it has not seen, and what a process
 holds after many of them.
@@ -61,7 +61,7 @@ def watched():
     watch = Stopwatch()
     for part, owner, name in (("agree", _ring.Ring, "agree"), ("exchange", _ring.Ring, "all_gather"),
                               ("allocate", torch.cuda, "caching_allocator_alloc"), ("make", _cuda_ring.CudaRing, "plan"),
-                              ("make", _op._Plans, "get")):
+                              ("make", _ring.Ring, "plan")):
         setattr(owner, name, watch.timed(part, getattr(owner, name)))
     return watch
 

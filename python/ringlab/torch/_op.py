@@ -1,7 +1,6 @@
 """The operators that torch.compile and autograd see: tensors and names in, tensors out."""
 
 import atexit
-import collections
 import contextlib
 import itertools
 import threading
@@ -116,27 +115,6 @@ def joined_mask(mask, cu_seqlens):
     lengths = [end - begin for begin, end in itertools.pairwise(cu_seqlens.tolist()) if end > begin]
     runs = ((length, len(list(same))) for length, same in itertools.groupby(lengths))
     return f"{mask}+documents:{','.join(f'{length}x{count}' for length, count in runs)}", sum(lengths)
-
-
-class _Plans:
-    """The latest plans, by what they were made of."""
-
-    def __init__(self, most):
-        self._most, self._plans, self._lock = most, collections.OrderedDict(), threading.Lock()
-
-    def get(self, key, problem, chosen):
-        with self._lock:
-            plan = self._plans.get(key)
-            if plan is None:
-                plan = _library.Plan(_library.Problem(*problem), _library.choices(*chosen))
-                self._plans[key] = plan
-            self._plans.move_to_end(key)
-            if len(self._plans) > self._most:
-                self._plans.popitem(last=False)
-            return plan
-
-
-_plans = _Plans(64)
 
 
 class _Meaning:
@@ -255,7 +233,7 @@ class _Call:
                 raise
             *self._what, key = meaning.of_ranks(lengths)
             if not self.on_cuda:
-                self.plan = _plans.get(key, *self._what)
+                self.plan = self.ring.plan(key, *self._what)
                 break
             self.plan = self.ring.cuda_plan(key, self.device, *self._what, meaning.sinks, meaning.deterministic)
             if self.plan is known:

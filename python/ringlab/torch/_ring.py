@@ -22,6 +22,7 @@ from ringlab.torch import _host_all_gather
 from ringlab.torch._cuda_ring import CudaRing
 
 DEFAULT_TIMEOUT = 600.0  # seconds
+MOST_PLANS = 64  # for CPU tensors
 ALONE = ""  # the name of the group of a process that has no others
 
 
@@ -70,7 +71,7 @@ class Ring:
 
     def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
-        self._cuda, self._transport = None, transport
+        self._plans, self._cuda, self._transport = {}, None, transport
         self.lock = threading.RLock()  # from what ranks agree on to the end of the call: threads may share a ring
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
@@ -169,6 +170,16 @@ class Ring:
             raise self._nobody_came(error) from None
 
     # ---- Calls ----
+
+    def plan(self, key, problem, chosen):
+        """A plan for CPU tensors: a known one or a new one, the latest last. Raises Refused."""
+        plan = self._plans.pop(key, None)
+        if plan is None:
+            plan = _library.Plan(_library.Problem(*problem), _library.choices(*chosen))
+            if len(self._plans) >= MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+        self._plans[key] = plan
+        return plan
 
     def cuda(self, device):
         """The ring on this rank's device; made, by all ranks together, when it is first asked for."""

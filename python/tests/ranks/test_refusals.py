@@ -196,13 +196,6 @@ def test_names_and_numbers_that_mean_nothing():
     refused("cu_seqlens ends at 70, the ranks' shards have 64 tokens together", cu_seqlens=torch.tensor([0, 70]))
     refused("cu_seqlens begins [3, 64]; it must be 0 and then the ends", cu_seqlens=torch.tensor([3, 64]))
     refused("for problems with a latent", schedule="expanded:ring")
-    q, k, v = (shard(x)[0] for x in GOOD)
-    with pytest.raises(ringlab.Refused, match="without cu_seqlens it must be"):
-        ring_attention(q, k, v)
-    with pytest.raises(ringlab.Refused, match="dropout_seed is given without dropout"):
-        ring_attention(q[None], k[None], v[None], dropout_seed=3)
-    with pytest.raises(ringlab.Refused, match="deterministic is 'yes'; it must be True or False"):
-        ring_attention(q[None], k[None], v[None], deterministic="yes")
     for call in (positions, lambda tokens, **more: next_token_labels(torch.zeros(tokens), **more)):
         with pytest.raises(ringlab.Refused, match="cu_seqlens is torch.int64 of shape"):
             call(64, cu_seqlens=torch.tensor([[0, 64]]))
@@ -211,4 +204,4 @@ def test_names_and_numbers_that_mean_nothing():
     with pytest.raises(ringlab.Refused, match="cu_seqlens ends at 70, the sequence has 64 tokens"):
         next_token_labels(torch.zeros(64), cu_seqlens=torch.tensor([0, 70]))
     with pytest.raises(TypeError, match="unexpected keyword argument 'dropuot'"):
-        ring_attention(q[None], k[None], v[None], dropuot=0.1)
+        ring_attention(*(shard(x) for x in GOOD), dropuot=0.1)

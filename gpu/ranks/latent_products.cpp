@@ -1,4 +1,4 @@
-#include "gpu/ranks/latent/latent_products.hpp"
+#include "gpu/ranks/latent_products.hpp"
 
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/device/shared_library.hpp"

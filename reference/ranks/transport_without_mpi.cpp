@@ -1,4 +1,4 @@
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 // make_mpi_world() in a program built without MPI.
 namespace ringlab::reference {

@@ -1,6 +1,9 @@
+#include "gpu/baselines/ceilings.hpp"
 #include "gpu/device/cuda_check.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/steady.hpp"
 #include "gpu/kernels/common/clusters.hpp"
-#include "gpu/kernels/rows/read_memory.hpp"
 
 #include <cstdint>
 
@@ -23,13 +26,33 @@ __global__ void __launch_bounds__(threads) read_kernel(const int4* from, std::in
     if (all == 1) *sink = all;  // never, but the compiler must not leave the reads out
 }
 
-}  // namespace
-
+/// Reads `bytes` bytes (a multiple of 16) of zeros in device memory as fast as the device can, and does nothing with
+/// them. `sink` is an int in device memory. In stream order.
 void read_memory(const void* memory, std::size_t bytes, void* sink, cudaStream_t stream) {
     const auto blocks = 2u * static_cast<unsigned>(sms_of_device());  // all run at the same time
     read_kernel<<<blocks, threads, 0, stream>>>(
         static_cast<const int4*>(memory), static_cast<std::int64_t>(bytes / sizeof(int4)), static_cast<int*>(sink));
     RINGLAB_CUDA_LAUNCHED("kernel that reads memory");
+}
+
+}  // namespace
+
+double read_bytes_per_second() {
+    constexpr std::size_t bytes = std::size_t{1} << 30;  // many times the L2 cache
+    constexpr int repeats = 11;
+    const Stream stream;
+    DeviceBuffer memory(bytes), sink(sizeof(int));
+    memory.fill(0, stream);
+    std::vector<double> seconds;
+    for (int i = 0; i < repeats; ++i) {
+        const Event begin(Event::Use::timing), end(Event::Use::timing);
+        begin.record(stream);
+        read_memory(memory.data(), bytes, sink.data(), stream);
+        end.record(stream);
+        stream.synchronize();
+        seconds.push_back(seconds_between(begin, end));
+    }
+    return static_cast<double>(bytes) / median(seconds);
 }
 
 }  // namespace ringlab::gpu

@@ -1,4 +1,4 @@
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 #include "processes/mpi_calls.hpp"
 #include "processes/peers.hpp"

@@ -1,4 +1,4 @@
-#include "reference/ranks/transports/transport.hpp"
+#include "reference/ranks/transport.hpp"
 
 #include <algorithm>
 #include <atomic>

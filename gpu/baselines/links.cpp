@@ -3,6 +3,8 @@
 #include "gpu/device/device_buffer.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace ringlab::gpu {
 namespace {
@@ -11,12 +13,23 @@ namespace {
 struct End {
     int device;
     DeviceBuffer out, in;
-    Stream stream{Stream::Use::transfers};
+    Stream transfers{Stream::Use::transfers};
+};
+
+/// With what times rows of messages.
+struct TimedEnd : End {
     Event begin{Event::Use::timing}, finish{Event::Use::timing};
 };
 
-std::vector<End> make_ring(int devices, std::int64_t bytes) {
-    std::vector<End> ring;
+/// In a ring whose devices compute meanwhile.
+struct BusyEnd : End {
+    Stream compute = Stream(), receives{Stream::Use::transfers};
+    std::vector<Event> call_ends = {}, message_ends = {};
+};
+
+template <class AnyEnd>
+std::vector<AnyEnd> make_ring(int devices, std::int64_t bytes) {
+    std::vector<AnyEnd> ring;
     for (int device = 0; device < devices; ++device) {
         const DeviceScope scope(device);
         const int next = (device + 1) % devices;
@@ -24,31 +37,83 @@ std::vector<End> make_ring(int devices, std::int64_t bytes) {
         RINGLAB_CUDA(cudaDeviceCanAccessPeer(&possible, device, next));
         if (possible && cudaDeviceEnablePeerAccess(next, 0) != cudaSuccess) cudaGetLastError();  // it already was
         const auto size = static_cast<std::size_t>(bytes);
-        ring.push_back({device, DeviceBuffer(size), DeviceBuffer(size)});
-        ring.back().out.fill(0x3c, ring.back().stream);
+        ring.push_back({{device, DeviceBuffer(size), DeviceBuffer(size)}});
     }
     return ring;
 }
 
+/// Sends one message from each device to the next by copy engines.
+template <class AnyEnd>
+void copy_to_next(const std::vector<AnyEnd>& ring, std::int64_t bytes) {
+    for (std::size_t place = 0; place < ring.size(); ++place) {
+        const auto& end = ring[place];
+        const DeviceScope scope(end.device);
+        const auto& next = ring[(place + 1) % ring.size()];
+        RINGLAB_CUDA(cudaMemcpyPeerAsync(next.in.data(), next.device, end.out.data(), end.device,
+                                         static_cast<std::size_t>(bytes), end.transfers));
+    }
+}
+
+/// The same `count` times by NCCL; null in a program built without it.
+template <class AnyEnd>
+std::function<void(int count)> sender_over_nccl(const std::vector<AnyEnd>& ring, std::int64_t bytes) {
+    std::vector<const void*> from;
+    std::vector<void*> to;
+    std::vector<cudaStream_t> streams;
+    for (const auto& end : ring) {
+        from.push_back(end.out.data());
+        to.push_back(end.in.data());
+        streams.push_back(end.transfers);
+    }
+    const auto send = nccl_ring(from, to, bytes);
+    if (!send) return nullptr;
+    return [=](int count) { send(count, streams); };
+}
+
 /// Mean seconds of a message of the slowest device.
-double time_once(std::vector<End>& ring, int count, const std::function<void()>& send) {
+double time_once(std::vector<TimedEnd>& ring, int count, const std::function<void()>& send) {
     for (auto& end : ring) {
         const DeviceScope scope(end.device);
-        end.stream.synchronize();
-        end.begin.record(end.stream);
+        end.transfers.synchronize();
+        end.begin.record(end.transfers);
     }
     send();
     double slowest = 0;
     for (auto& end : ring) {
         const DeviceScope scope(end.device);
-        end.finish.record(end.stream);
+        end.finish.record(end.transfers);
     }
     for (auto& end : ring) {
         const DeviceScope scope(end.device);
-        end.stream.synchronize();
+        end.transfers.synchronize();
         slowest = std::max(slowest, seconds_between(end.begin, end.finish) / count);
     }
     return slowest;
+}
+
+constexpr int calls_in_a_row = 6;
+constexpr std::chrono::milliseconds rest{30};  // so that clocks are high again
+
+void record_into(std::vector<Event>& events, cudaStream_t stream) {
+    events.emplace_back(Event::Use::timing).record(stream);
+}
+
+/// Sends one message from each device to the next; null without the transport. Devices are connected.
+std::function<void()> sender(const std::vector<BusyEnd>& ring, std::int64_t bytes, const std::string& transport,
+                             int most_blocks) {
+    if (transport != "nccl") return [&ring, bytes] { copy_to_next(ring, bytes); };
+    std::function<void(int count)> send;
+    if (most_blocks > 0) {
+        std::vector<TwoStreams> streams;
+        for (const auto& end : ring) streams.push_back({end.transfers, end.receives});
+        if (const auto apart = nccl_ring_apart(static_cast<int>(ring.size()), bytes, most_blocks))
+            send = [=](int count) { apart(count, streams); };
+    } else {
+        send = sender_over_nccl(ring, bytes);
+    }
+    if (!send) return nullptr;
+    send(1);
+    return [=] { send(1); };
 }
 
 }  // namespace
@@ -58,30 +123,79 @@ std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>
     if (devices < 2) return samples;
     constexpr int count = 10;  // messages in a row, so that starting the devices one after another hardly shows
     for (const auto bytes : message_bytes) {
-        auto ring = make_ring(devices, bytes);
+        auto ring = make_ring<TimedEnd>(devices, bytes);
+        for (auto& end : ring) {
+            const DeviceScope scope(end.device);
+            end.out.fill(0x3c, end.transfers);
+        }
         const auto sample = [&](const char* transport, const std::function<void()>& send) {
             auto& one = samples.emplace_back(LinkSamples{transport, bytes, {}});
             time_once(ring, count, send);
             for (int repeat = 0; repeat < repeats; ++repeat) one.seconds.push_back(time_once(ring, count, send));
         };
         sample("copy", [&] {
-            for (int i = 0; i < count; ++i)
-                for (auto& end : ring) {
-                    const DeviceScope scope(end.device);
-                    auto& next = ring[static_cast<std::size_t>((end.device + 1) % devices)];
-                    RINGLAB_CUDA(cudaMemcpyPeerAsync(next.in.data(), next.device, end.out.data(), end.device,
-                                                     static_cast<std::size_t>(bytes), end.stream));
-                }
+            for (int i = 0; i < count; ++i) copy_to_next(ring, bytes);
         });
-        std::vector<const void*> from;
-        std::vector<void*> to;
-        std::vector<cudaStream_t> streams;
-        for (const auto& end : ring) {
-            from.push_back(end.out.data());
-            to.push_back(end.in.data());
-            streams.push_back(end.stream);
+        if (const auto send = sender_over_nccl(ring, bytes)) sample("nccl", [&] { send(count); });
+    }
+    return samples;
+}
+
+BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
+                                const std::string& transport, int most_blocks) {
+    const auto devices = static_cast<int>(calls.size());
+    auto ring = make_ring<BusyEnd>(devices, message_bytes);
+    BusyLinkSamples samples;
+    samples.bytes = message_bytes;
+    const auto send = sender(ring, message_bytes, transport, most_blocks);
+    if (!send) return samples;
+    double call_seconds = 0;
+    for (int round = 0; round < 2 * rounds + 1; ++round) {
+        const bool alone = round % 2 == 0, counts = round > 0;
+        for (auto& end : ring) {
+            const DeviceScope scope(end.device);
+            end.compute.synchronize();
+            end.transfers.synchronize();
+            end.receives.synchronize();
+            end.call_ends.clear();
+            end.message_ends.clear();
         }
-        if (const auto send = nccl_ring(from, to, bytes)) sample("nccl", [&] { send(count, streams); });
+        std::this_thread::sleep_for(rest);
+        for (auto& end : ring) {
+            const DeviceScope scope(end.device);
+            record_into(end.call_ends, end.compute);
+            for (int call = 0; call < calls_in_a_row; ++call) {
+                calls[static_cast<std::size_t>(end.device)].call(end.compute);
+                record_into(end.call_ends, end.compute);
+            }
+            if (!alone) record_into(end.message_ends, end.transfers);
+        }
+        // Enough messages to last longer than the calls, even on a link twice as fast as any that exists.
+        const auto most =
+            std::max(8, static_cast<int>(calls_in_a_row * call_seconds * 1e12 / static_cast<double>(message_bytes)));
+        for (int message = 0; !alone && message < std::min(most, 400); ++message) {
+            send();
+            for (auto& end : ring) {
+                const DeviceScope scope(end.device);
+                record_into(end.message_ends, end.transfers);
+            }
+        }
+        for (auto& end : ring) {
+            const DeviceScope scope(end.device);
+            end.compute.synchronize();
+            end.transfers.synchronize();
+            end.receives.synchronize();
+        }
+        const DeviceScope scope(0);
+        auto& end = ring.front();
+        for (std::size_t call = 1; call < end.call_ends.size(); ++call) {
+            call_seconds = seconds_between(end.call_ends[call - 1], end.call_ends[call]);
+            if (counts && call > 1) (alone ? samples.calls_alone : samples.calls_beside).push_back(call_seconds);
+        }
+        for (std::size_t message = 1; message < end.message_ends.size(); ++message)
+            if (seconds_between(end.call_ends.front(), end.message_ends[message]) <
+                seconds_between(end.call_ends.front(), end.call_ends.back()))
+                samples.messages.push_back(seconds_between(end.message_ends[message - 1], end.message_ends[message]));
     }
     return samples;
 }

@@ -20,18 +20,18 @@ constexpr DType native = sizeof(Real) == 8 ? DType::fp64 : DType::fp32;
 
 /// Writes numbers as elements of a 16-bit `dtype`, rounded to nearest even, or as they are; and reads them back.
 template <class Real>
-void store_elements(std::span<const Real> values, DType dtype, std::span<std::byte> memory) {
+void store_elements(std::span<const Real> numbers, DType dtype, std::span<std::byte> memory) {
     if (layouts::bytes_of(dtype) == 2)
-        to_bits(values, dtype, {reinterpret_cast<std::uint16_t*>(memory.data()), values.size()});
-    else if (!values.empty())
-        std::memcpy(memory.data(), values.data(), values.size_bytes());
+        to_bits(numbers, dtype, {reinterpret_cast<std::uint16_t*>(memory.data()), numbers.size()});
+    else if (!numbers.empty())
+        std::memcpy(memory.data(), numbers.data(), numbers.size_bytes());
 }
 template <class Real>
-void load_elements(std::span<const std::byte> memory, DType dtype, std::span<Real> values) {
+void load_elements(std::span<const std::byte> memory, DType dtype, std::span<Real> numbers) {
     if (layouts::bytes_of(dtype) == 2)
-        from_bits({reinterpret_cast<const std::uint16_t*>(memory.data()), values.size()}, dtype, values);
-    else if (!values.empty())
-        std::memcpy(values.data(), memory.data(), values.size_bytes());
+        from_bits({reinterpret_cast<const std::uint16_t*>(memory.data()), numbers.size()}, dtype, numbers);
+    else if (!numbers.empty())
+        std::memcpy(numbers.data(), memory.data(), numbers.size_bytes());
 }
 
 }  // namespace

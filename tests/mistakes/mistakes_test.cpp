@@ -1,9 +1,9 @@
 // Mistakes that other systems shipped with, each made on purpose: a gate that passes the right run must see it, and the
 // record of what each gate measured is what docs/explanation/mistakes.md tells.
+#include "tests/mistakes/mistakes.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/study.hpp"
-#include "tests/mistakes/mistakes.hpp"
 
 #include <fmt/format.h>
 
@@ -56,9 +56,12 @@ double cosine(const Values& a, const Values& b) {
 
 /// By judged tensor; NaN for sinks.
 std::vector<double> cosines(const Measurement& a, const Measurement& b) {
-    return {cosine(a.outputs.o, b.outputs.o),     cosine(a.o_unrounded, b.o_unrounded),
-            cosine(a.outputs.lse, b.outputs.lse), cosine(a.outputs.dq, b.outputs.dq),
-            cosine(a.outputs.dk, b.outputs.dk),   cosine(a.outputs.dv, b.outputs.dv),
+    return {cosine(a.outputs.o, b.outputs.o),
+            cosine(a.o_unrounded, b.o_unrounded),
+            cosine(a.outputs.lse, b.outputs.lse),
+            cosine(a.outputs.dq, b.outputs.dq),
+            cosine(a.outputs.dk, b.outputs.dk),
+            cosine(a.outputs.dv, b.outputs.dv),
             std::nan("")};
 }
 
@@ -67,7 +70,7 @@ struct Seen {
     std::string gate, said;
     double right_factor = 0, factor = std::nan("");  // NaN: the mistake cannot be made on this backend
     ByTensor of_right{}, of_wrong{};
-    std::vector<double> cosines;
+    std::vector<double> cosines = {};
 };
 
 /// Makes mistakes of one arithmetic, and keeps what came of them if RINGLAB_MISTAKES_RECORD names a folder.
@@ -117,7 +120,8 @@ public:
             seen.of_wrong = shares(judged(*made.results), tolerance);
             const auto worst = std::ranges::max_element(seen.of_wrong);
             seen.factor = *worst;
-            seen.gate = fmt::format("fp64, {}", judged_tensors[static_cast<std::size_t>(worst - seen.of_wrong.begin())]);
+            seen.gate =
+                fmt::format("fp64, {}", judged_tensors[static_cast<std::size_t>(worst - seen.of_wrong.begin())]);
             seen.cosines = cosines(*made.results, right);
         } else if (made.bound > 0) {
             seen.factor = made.measured / made.bound;

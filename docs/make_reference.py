@@ -2,8 +2,9 @@
 """Writes the pages of docs/reference/ from what the programs print: make_reference.py PROGRAMS [ROOT] [--check].
 
 PROGRAMS is the folder of a build that holds the programs, as in build/ci/experiments. Each program has a page with its
-`--help`. The page `lists.md` has every section of `--list`, `machine-files.md` is `--list-machine-keys`, and `README.md` is the index.
-With --check nothing is written: the first line in which each page differs is printed, and the exit status is then 1.
+`--help`. The page `lists.md` has every section of `--list`, `machine-files.md` is `--list-machine-keys`, `scores.md` is
+what `validate --measured all` prints, and `README.md` is the index. With --check nothing is written: the first line in
+which each page differs is printed, and the exit status is then 1. The test `validation` checks `scores.md`.
 """
 import argparse
 import itertools
@@ -12,17 +13,28 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 PAGES = "docs/reference"
+SCORES = "scores.md"
+RECORDS = "records.md"  # of the records, not of the programs
 NOTE = "<!-- Written by docs/make_reference.py from what the programs print. Do not edit. -->\n\n"
 
 
-def printed(program, option, root):
+def printed(program, options, root):
     environment = dict(os.environ, RINGLAB_DATA=str(root / "experiments"))
-    run = subprocess.run([program, option], cwd=root, env=environment, text=True, capture_output=True, timeout=60)
+    run = subprocess.run([program, *options], cwd=root, env=environment, text=True, capture_output=True, timeout=600)
     if run.returncode != 0:
-        sys.exit(f"{program} {option} ended with status {run.returncode}, 0 is right: {run.stderr.strip()}")
+        sys.exit(f"{program} {' '.join(options)} ended with status {run.returncode}, 0 is right: {run.stderr.strip()}")
     return run.stdout.replace(str(root) + "/", "")
+
+
+def scores_page(programs, root):
+    """Predicts all measured rings, which takes some seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = printed(programs / "validate", ["--measured", "all", "-o", f"{folder}/scores.h5"], root)
+    text = text.partition("\nRecord: ")[0]
+    return NOTE + "# How far off predictions are\n\nThis is `validate --measured all`.\n\n" + block(text)
 
 
 def names_of_programs(root):
@@ -54,11 +66,11 @@ def pages(programs, root):
         program = programs / name
         if not program.is_file():
             sys.exit(f"{program} is missing: build all programs, and give the folder in which they lie")
-        text = printed(program, "--help", root)
+        text = printed(program, ["--help"], root)
         found[f"{name}.md"] = NOTE + f"# Options of `{name}`\n\nThis is `{name} --help`.\n\n" + block(text)
         purpose = re.sub(r"\s+", " ", text.strip().split("\n\n")[1])
         purposes.append(f"| [{name}]({name}.md) | {re.split(r'(?<=[.]) ', purpose)[0].replace('|', '/')} |\n")
-        for heading, lines in sections(printed(program, "--list", root)):
+        for heading, lines in sections(printed(program, ["--list"], root)):
             lists.setdefault(heading, {}).setdefault("\n".join(lines).rstrip(), []).append(name)
     page = NOTE + "# What `--list` shows\n\nEvery program shows a section in the same way, unless the section names its programs.\n"
     for heading, texts in lists.items():
@@ -67,11 +79,11 @@ def pages(programs, root):
             shown_by = "" if len(names) == len(purposes) else f"Shown by {', '.join(f'`{name}`' for name in names)}.\n\n"
             page += f"\n{shown_by}" + block(text)
     found["lists.md"] = page
-    keys = printed(programs / "predict", "--list-machine-keys", root)
+    keys = printed(programs / "predict", ["--list-machine-keys"], root)
     found["machine-files.md"] = NOTE + "# Every key of a machine file\n\nThis is `predict --list-machine-keys`. " + re.sub(
         r"(?m)^(\[.*\]|Before all sections)$", r"## \1", keys)
     index = "# What the programs print\n\n" + "| program | what it does |\n|---|---|\n" + "".join(purposes)
-    found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n\n[Every key of a machine file](machine-files.md).\n"
+    found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n\n[Every key of a machine file](machine-files.md).\n\n[How far off predictions are](scores.md).\n\n[All records](records.md).\n"
     return found
 
 
@@ -92,7 +104,11 @@ def main():
     root = arguments.root.resolve()
     folder = root / PAGES
     right = pages(arguments.programs.resolve(), root)
-    present = {path.name: path.read_text() for path in folder.glob("*.md")}
+    present = {path.name: path.read_text() for path in folder.glob("*.md") if path.name != RECORDS}
+    if not arguments.check:
+        right[SCORES] = scores_page(arguments.programs.resolve(), root)
+    elif SCORES in present:
+        right[SCORES] = present[SCORES]
     wrong = 0
     for name in sorted(right.keys() | present.keys()):
         if present.get(name) == right.get(name):

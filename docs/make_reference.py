@@ -79,8 +79,8 @@ def pages(programs, root):
             shown_by = "" if len(names) == len(purposes) else f"Shown by {', '.join(f'`{name}`' for name in names)}.\n\n"
             page += f"\n{shown_by}" + block(text)
     found["lists.md"] = page
-    keys = printed(programs / "predict", ["--list-machine-keys"], root)
-    found["machine-files.md"] = NOTE + "# Every key of a machine file\n\nThis is `predict --list-machine-keys`. " + re.sub(
+    keys = printed(programs / "calibrate", ["--list-machine-keys"], root)
+    found["machine-files.md"] = NOTE + "# Every key of a machine file\n\nThis is `calibrate --list-machine-keys`. " + re.sub(
         r"(?m)^(\[.*\]|Before all sections)$", r"## \1", keys)
     index = "# What the programs print\n\n" + "| program | what it does |\n|---|---|\n" + "".join(purposes)
     found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n\n[Every key of a machine file](machine-files.md).\n\n[How far off predictions are](scores.md).\n\n[All records](records.md).\n"

@@ -1,8 +1,9 @@
 // What does bf16 lose, and what does the ring lose on top of it? Errors against fp64 on the same bf16 inputs, by ring
 // size, layout, accumulation policy and kind of input, with one device (P = 1) beside them.
 
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +13,21 @@
 namespace ringlab::experiments {
 namespace {
 
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_attention(options, config.problem);
+    add_inputs(options, config);
+    add_sweep(options, config.sweep);
+    add_padding(options, config.sweep);
+    options.section("How it is measured");
+    add_backends(options, config.execution);
+    add_arithmetic(options, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    add_processes(options, config.execution);
+    add_repeats(options, config.execution, "number of times that each run is judged; the largest error counts");
+    add_judge_limit(options, config.judging);
+    add_policies(options, config.sweep);
+}
+
 const Experiment experiment{"bf16_error",
                             "Error of attention in bf16 against fp64 on the same bf16 inputs: relative RMS and largest "
                             "error of o, lse, dq, dk and\n"
@@ -20,8 +36,7 @@ const Experiment experiment{"bf16_error",
                             "in fp32 from block to block; partials rounds each block's output to bf16 and merges; "
                             "running rounds the merged output\n"
                             "as well. partials and running also send dK and dV in bf16.",
-                            "bf16_error --input normal real --ranks 1 2 4 8 --policies carry partials",
-                            {.measures = true, .policies = true}};
+                            "bf16_error --input normal real --ranks 1 2 4 8 --policies carry partials", add_options};
 
 Config defaults() {
     Config config;
@@ -39,7 +54,7 @@ Config defaults() {
     return config;
 }
 
-int study(const Config& config, int argc, char** argv) {
+int study(Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
     Judge judge(judge_limits(config));
@@ -73,5 +88,5 @@ int study(const Config& config, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_study(experiment, defaults, study, argc, argv);
+    return run_program_in_session(experiment, defaults(), study, argc, argv);
 }

@@ -4,12 +4,34 @@
 
 #include "experiments/calibration/calibrate_cpu.hpp"
 #include "experiments/calibration/calibrate_gpu.hpp"
-#include "experiments/command_line/command_line.hpp"
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/execution/backend.hpp"
-#include "experiments/main/run_main.hpp"
 
 namespace ringlab::experiments {
 namespace {
+
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_heads(options, config.problem);
+    add_scores(options, config.problem);
+    add_seed(options, config.problem);
+    add_masks(options, config.sweep);
+    options.section("How it is measured");
+    add_backends(options, config.execution);
+    add_arithmetic(options, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    options
+        .add("measured", &config.timing.measured, "FILE",
+             "samples that calibrate --backend cuda wrote earlier: fit them again and time nothing")
+        .without("it is timed now");
+    options
+        .add("gpus-per-host", &config.gpus_per_host, "N",
+             "number of GPUs of a host in the described machine, if it is larger than the number that was timed; the "
+             "others are assumed to be equal to those")
+        .without("those that were timed")
+        .between(1, 1024);
+    add_repeats(options, config.execution, "number of measurements of each sample");
+}
 
 const Experiment experiment{
     "calibrate",
@@ -28,9 +50,7 @@ const Experiment experiment{
     "beside attends. It writes one machine file for each transport, and the samples beside it, which "
     "--measured fits\n"
     "again.",
-    "calibrate --arithmetic bf16 && compare_layouts --machines ./this_cpu.toml",
-    {.measures = true},
-    FileKind::machine};
+    "calibrate --arithmetic bf16 && compare_layouts --machines ./this_cpu.toml", add_options, FileKind::machine};
 
 Config defaults() {
     Config config;
@@ -57,6 +77,7 @@ Config with_gpu_defaults(Config config) {
 }
 
 int calibrate(Config& config, int argc, char** argv) {
+    say_notes(config.notes);
     if (config.sweep.tokens.empty()) config.sweep.tokens = config.sweep.tokens_per_rank;  // of the one rank
     auto provenance = collect_provenance(argc, argv);
     const auto if_there = config.output.overwrite ? IfThere::replace : IfThere::refuse;
@@ -81,18 +102,10 @@ int calibrate(Config& config, int argc, char** argv) {
     return calibrate_gpu(with_gpu_defaults(config), probe.get(), provenance);
 }
 
-int body(int argc, char** argv) {
-    auto config = parse(experiment, defaults(), argc, argv);
-    if (!config) return 0;
-    say_notes(config->notes);
-    return run_in_session(config->execution, config->output.text, argc, argv,
-                          [&] { return calibrate(*config, argc, argv); });
-}
-
 }  // namespace
 }  // namespace ringlab::experiments
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_program_in_session(experiment, defaults(), calibrate, argc, argv);
 }

@@ -1,8 +1,9 @@
 // Which layout should a long sequence have? Every layout x mask x ring size x sequence length: predicted on described
 // machines, executed and measured on the backend, and judged against fp64.
 
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/main/run_study.hpp"
 #include "experiments/memory/memory.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/predictor.hpp"
@@ -19,6 +20,26 @@
 namespace ringlab::experiments {
 namespace {
 
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_queries(options, config.sweep);
+    add_attention(options, config.problem);
+    add_inputs(options, config);
+    add_sweep(options, config.sweep);
+    add_padding(options, config.sweep);
+    options.section("How it is measured");
+    add_backends(options, config.execution);
+    add_arithmetic(options, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    add_processes(options, config.execution);
+    add_repeats(options, config.execution, "number of measurements of each run");
+    add_fault(options, config.execution);
+    add_judge_limit(options, config.judging);
+    options.section("What it is predicted on");
+    add_machines(options, config.prediction);
+    add_span_ranks(options, config.prediction);
+    add_trace(options, config.trace);
+}
+
 const Experiment experiment{
     "compare_layouts",
     "Lays a sequence out over P ranks in several ways. Predicts on each machine what the schedule costs, "
@@ -27,7 +48,7 @@ const Experiment experiment{
     "predictions and\n"
     "measurements side by side. Balance is the busiest rank's work divided by the mean: 1 is perfect.",
     "compare_layouts --layouts contiguous zigzag striped:64 --masks causal --ranks 8 --machines h200_nvswitch_nccl",
-    {.measures = true, .predicts = true}};
+    add_options};
 
 Config defaults() {
     Config config;
@@ -99,23 +120,16 @@ void add_machine_columns(Words& header, const Words& machines) {
 }
 
 /// What is predicted on the machines: of the busiest rank's attends where `turns`, else of the pass.
-void add_machine_cells(Words& row, const Record& record, const Case& which, const Config& config, const Words& machines,
-                       bool turns) {
+void add_machine_cells(Words& row, const Record& record, const Case& which, const Words& machines, bool turns) {
     for (const auto& machine : machines) {
         const auto column = [&](const char* what) {
             return record.number(which.name(), fmt::format("{}_{}", what, machine));
         };
-        // The symmetric engine predicts the end of a pass alone.
-        const bool by_rank = config.prediction.engine != "symmetric";
-        row.push_back(by_rank ? ratio(column("balance_predicted_forward")) : "-");
+        row.push_back(ratio(column("balance_predicted_forward")));
         for (const auto* pass : {"forward", "backward"})
-            row.push_back(
-                turns && !by_rank
-                    ? "-"
-                    : fmt::format(
-                          "{:.3g}{}",
-                          1e3 * column(fmt::format("{}_predicted_{}", turns ? "compute" : "seconds", pass).c_str()),
-                          turns ? "*" : ""));
+            row.push_back(fmt::format(
+                "{:.3g}{}", 1e3 * column(fmt::format("{}_predicted_{}", turns ? "compute" : "seconds", pass).c_str()),
+                turns ? "*" : ""));
     }
 }
 
@@ -146,7 +160,7 @@ Words row_of(const Record& record, const Case& which, const Config& config, cons
             quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12, seconds(pass), "{:.3g}"));
     for (const auto* memory : {"memory_measured", "memory_predicted"})
         row.push_back(memory_text(static_cast<std::int64_t>(record.number(name, memory))));
-    add_machine_cells(row, record, which, config, machines.compared, turns);
+    add_machine_cells(row, record, which, machines.compared, turns);
     const auto errors = config.judging.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
     for (const std::size_t tensor : {0, 3, 4, 5})
         row.push_back(config.judging.judge ? format_error(errors[tensor]) : "-");
@@ -178,7 +192,7 @@ std::string comparison_text(const Predictor& predictor, const Machines& machines
     return text;
 }
 
-int study(const Config& config, int argc, char** argv) {
+int study(Config& config, int argc, char** argv) {
     // 1. Lay out every case; read the machines; open the record.
     Predictor predictor(config);
     Study study(experiment, config, argc, argv, [&](Provenance& provenance) { predictor.add_provenance(provenance); });
@@ -224,7 +238,7 @@ int study(const Config& config, int argc, char** argv) {
         table.add(row_of(record, which, config, machines));
         turns |= take_turns(record, which, config.execution);
         auto row = cells_of(which, config.sweep);
-        add_machine_cells(row, record, which, config, machines.others, false);
+        add_machine_cells(row, record, which, machines.others, false);
         others.add(row);
         for (const auto& machine : predictor.machines())
             for (const auto pass : both_passes) add_causes(causes, record, which, config, machine, pass);
@@ -254,5 +268,5 @@ int study(const Config& config, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_study(experiment, defaults, study, argc, argv);
+    return run_program_in_session(experiment, defaults(), study, argc, argv);
 }

@@ -2,10 +2,11 @@
 // newest rows meet the cache by every schedule: the cache stays and partial results are merged, rows travel around it,
 // or the cache itself moves.
 
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/main/run_study.hpp"
 #include "experiments/models/decoding.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/study/study.hpp"
@@ -18,6 +19,47 @@
 namespace ringlab::experiments {
 namespace {
 
+void add_growth(Options& options, Config& config) {
+    options.add("sequences", &config.sweep.sequences, "N", "numbers of sequences that grow together").between(1, 4096);
+    options
+        .add("lengths", &config.decoding.lengths, "NAME",
+             "lengths of the sequences before they grow: falling (sequence s of N, counted from 0, has (N-s)/N of "
+             "--tokens) or equal (each has --tokens)")
+        .one_of({"falling", "equal"});
+    options
+        .add("rows", &config.sweep.queries, "N",
+             "tokens that a step appends to each sequence, and query rows of the sequence: more than 1 as in "
+             "speculative decoding. Each row sees the tokens up to its own")
+        .between(1, 256);
+    options
+        .add("steps", &config.decoding.steps, "N",
+             "steps, one after another; each appends --rows tokens to each sequence")
+        .between(1, 100000);
+}
+
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_growth(options, config);
+    add_heads(options, config.problem);
+    add_scores(options, config.problem);
+    add_sinks(options, config.problem);
+    add_seed(options, config.problem);
+    options.section("How it is laid out");
+    add_layouts(options, config.sweep);
+    add_schedules(options, config.sweep);
+    add_ranks(options, config.sweep);
+    options.section("How it is measured");
+    add_backends(options, config.execution);
+    add_arithmetic(options, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    add_processes(options, config.execution);
+    add_repeats(options, config.execution, "number of measurements of each run");
+    add_judge_limit(options, config.judging);
+    add_policies(options, config.sweep);
+    add_tolerance(options, config.judging);
+    options.section("What it is predicted on");
+    add_machines(options, config.prediction);
+}
+
 const Experiment experiment{
     "decode",
     "Decodes: appends tokens to sequences whose keys and values are sharded over P ranks, as a padded "
@@ -28,7 +70,7 @@ const Experiment experiment{
     "is predicted on\n"
     "each machine, executed, measured, and judged against fp64 attention over each sequence alone.",
     "decode --tokens 8Ki 64Ki --layouts zigzag --schedules merge merge:tree pass-q ring all-gather --ranks 2",
-    {.measures = true, .predicts = true, .policies = true, .gate = true, .decodes = true}};
+    add_options};
 
 Config defaults() {
     Config config;
@@ -137,7 +179,6 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
     }
     run.attribute("bytes_between_ranks", bytes_between_ranks(*plan.forward), "B", "of all messages of a step");
     describe_prediction_errors(run, predictor.predict(run, which.name(), plan), steps.repeats);
-    predictor.keep_measured(which.name(), *plan.forward, steps.repeats.back().front().forward);
     backend.describe(run);
     return run;
 }
@@ -193,7 +234,7 @@ std::string table_of(const Config& config, const std::vector<Case>& cases, const
     return table.text();
 }
 
-int study(const Config& config, int argc, char** argv) {
+int study(Config& config, int argc, char** argv) {
     // 1. Cases, machines, record.
     const auto cases = all_cases(config.sweep, config.prediction.machines, 0);
     Predictor predictor(config);
@@ -226,7 +267,6 @@ int study(const Config& config, int argc, char** argv) {
     }
     if (!record) return 0;
     record->finish();
-    predictor.write_trace();
 
     // 3. The table: one line a case.
     double worst = 0;
@@ -251,5 +291,5 @@ int study(const Config& config, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_study(experiment, defaults, study, argc, argv);
+    return run_program_in_session(experiment, defaults(), study, argc, argv);
 }

@@ -1,8 +1,9 @@
 // Is attention over P ranks the same function as attention on one device? Every layout, mask, schedule and ring size
 // against the dense fp64 reference, in fp64 or in what a device computes in: o, lse, dq, dk and dv each on its own.
 
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +13,26 @@
 namespace ringlab::experiments {
 namespace {
 
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_queries(options, config.sweep);
+    add_attention(options, config.problem);
+    add_inputs(options, config);
+    add_sweep(options, config.sweep);
+    add_padding(options, config.sweep);
+    add_replicas(options, config.execution);
+    options.section("How it is measured");
+    add_backends(options, config.execution);
+    add_arithmetic(options, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    add_processes(options, config.execution);
+    add_repeats(options, config.execution, "number of times that each run is judged; the largest error counts");
+    add_fault(options, config.execution);
+    add_judge_limit(options, config.judging);
+    add_policies(options, config.sweep);
+    add_tolerance(options, config.judging);
+    add_save_tensors(options, config.output);
+}
+
 const Experiment experiment{
     "gradient_equivalence",
     "Executes every layout x mask x schedule x ring size, forward and backward, and compares o, lse, dq, dk and dv, "
@@ -19,8 +40,7 @@ const Experiment experiment{
     "on its own, with dense attention in fp64 on one device. They must agree within --tolerance, or within what the\n"
     "roundings of the arithmetic and of the accumulation policy can cause for these inputs\n"
     "(docs/explanation/error-model.md). The exit status is 2 if they do not.",
-    "gradient_equivalence --ranks 2 4 8 --masks causal window:300,0 --layouts zigzag striped",
-    {.measures = true, .policies = true, .gate = true}};
+    "gradient_equivalence --ranks 2 4 8 --masks causal window:300,0 --layouts zigzag striped", add_options};
 
 Config defaults() {
     Config config;
@@ -37,7 +57,7 @@ Config defaults() {
     return config;
 }
 
-int study(const Config& config, int argc, char** argv) {
+int study(Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
     Judge judge(judge_limits(config));
@@ -110,5 +130,5 @@ int study(const Config& config, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_study(experiment, defaults, study, argc, argv);
+    return run_program_in_session(experiment, defaults(), study, argc, argv);
 }

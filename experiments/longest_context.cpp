@@ -1,14 +1,14 @@
 // How long a sequence fits? For a model's shape over P devices of a described machine: by layout, schedule and what is
 // kept of each layer for the backward pass.
 
-#include "experiments/command_line/command_line.hpp"
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/files/resources.hpp"
-#include "experiments/main/run_main.hpp"
 #include "experiments/memory/longest.hpp"
 #include "experiments/prediction/described_machine.hpp"
 #include "experiments/prediction/machines.hpp"
@@ -25,17 +25,28 @@
 namespace ringlab::experiments {
 namespace {
 
+void add_options(Options& options, Config& config) {
+    add_attention(options, config.problem);
+    add_sweep(options, config.sweep);
+    options.section("What it must fit");
+    add_machines(options, config.prediction);
+    add_memory(options, config.memory);
+    options.add_flag("confirm", config.confirm,
+                     "run a forward and a backward pass of each result on the GPUs of this machine, with everything "
+                     "that is kept allocated, and say how much memory was left");
+}
+
 const Experiment experiment{
     "longest_context",
     "Finds the longest sequence that fits into the memory of P devices, for a model's shape, by layout, "
     "schedule and what\n"
     "is kept of each layer for its backward pass (the rest is computed again). Counts inputs, results, "
     "slots, statistics\n"
-    "and work lists of the layer that is computed, what is kept of all layers, and what --resident, "
-    "--beside and\n"
-    "--reserved say of the rest of a model. Executes something only with --confirm.",
+    "and work lists of the layer that is computed, what is kept of all layers, and what --resident and "
+    "--beside\n"
+    "say of the rest of a model. Executes something only with --confirm.",
     "longest_context --preset llama-3.1-8b --layers 32 --ranks 8 64 --machines h200_cluster --resident 20",
-    {.plans = true}};
+    add_options};
 
 Config defaults() {
     Config config;
@@ -166,28 +177,26 @@ Table table_of(const Record& record, const std::vector<Search>& searches, bool c
     return table;
 }
 
-int body(int argc, char** argv) {
-    // 1. Configuration, machines, record.
-    const auto config = parse(experiment, defaults(), argc, argv);
-    if (!config) return 0;
-    say_notes(config->notes);
-    const auto devices = devices_of(*config);
-    const auto problem = problem_from(config->problem);
+int body(Config& config, int argc, char** argv) {
+    // 1. Machines, record.
+    say_notes(config.notes);
+    const auto devices = devices_of(config);
+    const auto problem = problem_from(config.problem);
     std::vector<Search> searches;
     for (const auto& device : devices)
-        for (auto which : all_cases(config->sweep, config->prediction.machines, 1)) {
+        for (auto which : all_cases(config.sweep, config.prediction.machines, 1)) {
             which.tokens = layouts::layout_granularity(which.layout, which.ranks);
             make_plan(which, problem);  // refuse now, not midway
-            for (const auto& policy : config->memory.keep) searches.push_back({which, policy, &device});
+            for (const auto& policy : config.memory.keep) searches.push_back({which, policy, &device});
         }
     auto provenance = collect_provenance(argc, argv);
     for (const auto& device : devices) add_provenance(provenance, device.name, device.file, device.machine);
-    const auto bench = config->confirm
-                           ? backend_kind(config->execution)
-                                 ->bench(config->execution, config->timing, config->sweep.ranks, config->problem.seed)
+    const auto bench = config.confirm
+                           ? backend_kind(config.execution)
+                                 ->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed)
                            : nullptr;
     if (bench) bench->add_provenance(provenance);
-    const auto record = make_record(experiment, *config, std::move(provenance));
+    const auto record = make_record(experiment, config, std::move(provenance));
 
     // 2. Search each that the record lacks.
     {
@@ -197,11 +206,10 @@ int body(int argc, char** argv) {
             say_when_interrupted(interrupted_text(*record, i, searches.size()));
             progress.start(search.name());
             if (!record->has(search.name())) {
-                const auto kept = keeping(search.policy, problem, config->memory);
+                const auto kept = keeping(search.policy, problem, config.memory);
                 RunWriter run;
-                const auto found =
-                    longest_context(search.which, problem, config->memory, kept, search.device->capacity);
-                describe(run, search, problem, kept, config->memory.model_layers, found);
+                const auto found = longest_context(search.which, problem, config.memory, kept, search.device->capacity);
+                describe(run, search, problem, kept, config.memory.model_layers, found);
                 if (bench && found.tokens > 0)
                     describe_confirmation(run, search, problem, kept.with_backward, found, *bench);
                 record->commit(search.name(), run);
@@ -217,8 +225,8 @@ int body(int argc, char** argv) {
         "Attention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
         "Limit: the largest part of that memory, or what else keeps the sequence from being longer. Record: "
         "{}\n",
-        table_of(*record, searches, bench != nullptr).text(), config->memory.model_layers,
-        config->memory.model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads, problem.head_dim,
+        table_of(*record, searches, bench != nullptr).text(), config.memory.model_layers,
+        config.memory.model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads, problem.head_dim,
         problem.batch, memory_text(devices.front().capacity.device), record->name());
     std::vector<std::string> names;
     for (const auto& search : searches) names.push_back(search.name());
@@ -234,5 +242,5 @@ int body(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_program(experiment, defaults(), body, argc, argv);
 }

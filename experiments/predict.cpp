@@ -1,11 +1,11 @@
 // What will it cost? The simulator alone: any machine file, layouts x masks x schedules x ring sizes x sequence
 // lengths, up to thousands of ranks.
 
-#include "experiments/command_line/command_line.hpp"
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/main/run_main.hpp"
 #include "experiments/memory/memory.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/prediction/causes.hpp"
@@ -22,6 +22,81 @@
 namespace ringlab::experiments {
 namespace {
 
+void add_rings(Options& options, ExecutionConfig& execution) {
+    options
+        .add("replicas", &execution.replicas, "N",
+             "number of data-parallel copies of the ring, side by side on the machine, each with its own sequences")
+        .between(1, 1 << 20);
+    options.add("placement", &execution.placement, "NAME",
+                "which GPUs form a ring: consecutive, strided (every N-th of N replicas), or file:PATH, a file with "
+                "the GPU number of each rank, ring by ring. GPUs are numbered host by host");
+}
+
+void add_models(Options& options, Config& config) {
+    add_machines(options, config.prediction);
+    options
+        .add("compute-model", &config.prediction.compute_model, "NAME",
+             "tiles: list scheduling of work tiles on SMs; rate: FLOP/s, or the time to read K and V if that is "
+             "longer, for thousands of ranks")
+        .one_of({"tiles", "rate"});
+    add_clock(options, config.prediction);
+    options
+        .add("engine", &config.prediction.engine, "NAME",
+             "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same and share no "
+             "resource, with --compute-model rate. It takes seconds for 16384 ranks, but gives only when each rank "
+             "ends")
+        .one_of({"events", "symmetric"});
+    add_span_ranks(options, config.prediction);
+    add_trace(options, config.trace);
+    options
+        .add("chakra", &config.trace.chakra, "DIR",
+             "write the schedule of every run and pass as Chakra execution traces, which ASTRA-sim plays: "
+             "DIR/NAME.GPU.et for each GPU (docs/how-to/traces.md)")
+        .without("none")
+        .changes_no_result();
+}
+
+void add_disturbances(Options& options, Config& config) {
+    auto& prediction = config.prediction;
+    options
+        .add("slow-gpus", &prediction.slow_gpus, "N:FACTOR",
+             "number of ranks that compute slowly, drawn anew in each repeat, and how many times longer they compute "
+             "(1.2 if left out)")
+        .without("none");
+    options
+        .add("slow-links", &prediction.slow_links, "N:FACTOR",
+             "number of ranks whose outgoing messages go over a slow link or port, drawn anew in each repeat, and by "
+             "how much its rate is divided (2 if left out)")
+        .without("none");
+    options
+        .add("compute-noise", &prediction.jitter.compute_noise, "X",
+             "noise of compute times: standard deviation of their logarithm (0.05: some 5 %); the median stays the "
+             "same")
+        .between(0, 3);
+    options.add("transfer-noise", &prediction.jitter.transfer_noise, "X", "the same for times of messages")
+        .between(0, 3);
+    options
+        .add("start-skew", &prediction.start_skew_us, "US",
+             "each rank starts late by up to this many microseconds, drawn uniformly")
+        .between(0, 1e9);
+    add_repeats(options, config.execution,
+                "number of disturbed passes, each drawn anew; their percentiles are shown beside the undisturbed time");
+    add_seed(options, config.problem);
+}
+
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_queries(options, config.sweep);
+    add_attention(options, config.problem);
+    add_sweep(options, config.sweep);
+    add_rings(options, config.execution);
+    add_policies(options, config.sweep);
+    options.section("What it is predicted on");
+    add_models(options, config);
+    options.section("What disturbs it");
+    add_disturbances(options, config);
+}
+
 const Experiment experiment{
     "predict",
     "Predicts what schedules cost on described machines, without executing them: time of both passes, "
@@ -30,7 +105,7 @@ const Experiment experiment{
     "For thousands of\n"
     "ranks use --compute-model rate, and for the largest rings --engine symmetric.",
     "predict --preset llama-3.1-70b --ranks 8 64 --tokens-per-rank 8192 --machines h200_cluster --trace trace.json",
-    {.predicts = true, .policies = true, .disturbs = true}};
+    add_options};
 
 Config defaults() {
     Config config;
@@ -170,20 +245,18 @@ std::string trust_text(const Config& config, const Predictor& predictor) {
     return text;
 }
 
-int body(int argc, char** argv) {
-    // 1. Configuration, machines, cases, record.
-    auto config = parse(experiment, defaults(), argc, argv);
-    if (!config) return 0;
-    say_notes(config->notes);
-    const auto threads = config->trace.file.empty() ? threads_of(config->prediction.threads)
-                                                    : 1;  // of a trace the first runs come first
-    const auto cases = all_cases(config->sweep, config->prediction.machines, 0);
-    Predictor predictor(*config);
-    Forecast forecast(*config);
+int body(Config& config, int argc, char** argv) {
+    // 1. Machines, cases, record.
+    say_notes(config.notes);
+    const auto threads =
+        config.trace.file.empty() ? threads_of(config.prediction.threads) : 1;  // of a trace the first runs come first
+    const auto cases = all_cases(config.sweep, config.prediction.machines, 0);
+    Predictor predictor(config);
+    Forecast forecast(config);
     forecast.require_ranks_to_predict();
-    ExecutionTraces execution_traces(*config, predictor);
+    ExecutionTraces execution_traces(config, predictor);
     for (const auto& which : cases) {  // refuse now, not midway
-        const auto plan = make_plan(which, problem_from(config->problem));
+        const auto plan = make_plan(which, problem_from(config.problem));
         forecast.add_predicted(which, plan, predictor.machines().size(), threads);
         execution_traces.announce(which, plan);
     }
@@ -195,7 +268,7 @@ int body(int argc, char** argv) {
     predictor.predict_as_configured(threads / at_once);
     auto provenance = collect_provenance(argc, argv);
     predictor.add_provenance(provenance);
-    const auto record = make_record(experiment, *config, std::move(provenance));
+    const auto record = make_record(experiment, config, std::move(provenance));
 
     // 2. Predict each case that the record lacks.
     std::vector<std::size_t> lacking;
@@ -203,12 +276,12 @@ int body(int argc, char** argv) {
         if (!record->has(cases[i].name())) lacking.push_back(i);
     const auto predicted = [&](std::size_t i) {
         const auto& which = cases[lacking[i]];
-        const auto plan = make_plan(which, problem_from(config->problem));
+        const auto plan = make_plan(which, problem_from(config.problem));
         RunWriter run;
         describe_case(run, which, plan);
         const auto figures = predictor.predict(run, which.name(), plan);
-        for (std::size_t i = 0; has_bound(*config) && packs_documents(which.mask) && i < figures.size(); i += 2) {
-            const auto least = least_seconds(which, problem_from(config->problem), predictor.descriptions()[i / 2],
+        for (std::size_t i = 0; has_bound(config) && packs_documents(which.mask) && i < figures.size(); i += 2) {
+            const auto least = least_seconds(which, problem_from(config.problem), predictor.descriptions()[i / 2],
                                              predictor.options());
             for (const auto pass : both_passes) {
                 const auto at = static_cast<std::size_t>(pass);
@@ -220,7 +293,7 @@ int body(int argc, char** argv) {
             }
         }
         describe_predicted_memory(
-            run, plan, memory_model(config->execution.backend, policy_from(which.policy, plan.problem.dtype), false));
+            run, plan, memory_model(config.execution.backend, policy_from(which.policy, plan.problem.dtype), false));
         return run;
     };
     {
@@ -242,7 +315,7 @@ int body(int argc, char** argv) {
     execution_traces.say();
 
     // 3. The table.
-    Summary summary(*config, *record);
+    Summary summary(config, *record);
     for (const auto& machine : predictor.machines())
         for (const auto& which : cases) summary.add(machine, which);
     fmt::print(
@@ -255,11 +328,11 @@ int body(int argc, char** argv) {
         "{}\n"
         "{}Record: {}\n",
         summary.text(),
-        config->prediction.disturbs()
+        config.prediction.disturbs()
             ? fmt::format("ms: undisturbed. N %: the time below which N % of {} disturbed repeats stay.\n",
-                          config->execution.repeats)
+                          config.execution.repeats)
             : "",
-        has_bound(*config) ? bound_text : "", summary.causes(), trust_text(*config, predictor), record->name());
+        has_bound(config) ? bound_text : "", summary.causes(), trust_text(config, predictor), record->name());
     return 0;
 }
 
@@ -268,5 +341,5 @@ int body(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_program(experiment, defaults(), body, argc, argv);
 }

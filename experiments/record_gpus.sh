@@ -177,7 +177,7 @@ part_alone() {
 part_uses() {
   local cuda=(--backend cuda --ranks "$gpus")
   local copy=("${cuda[@]}" --transport copy --machines "$(machine '')")
-  local rings=("${copy[@]}" --heads 32:8 --input normal --no-judge)
+  local rings=("${copy[@]}" --heads 32:8 --input normal --judge-limit none)
   lines=12 step compare_layouts 60 compare_layouts "${rings[@]}" --tokens-per-rank 8192 --masks causal \
     --layouts zigzag striped contiguous --schedules ring joined-ring -o "compare_layouts_$of.h5"
   lines=12 step compare_layouts_rotary 40 compare_layouts "${rings[@]}" --tokens-per-rank 8192 --masks causal \
@@ -186,9 +186,9 @@ part_uses() {
     --steps 2 --repeats 20 --schedules joined-merge merge merge:tree pass-q ring all-gather -o "decode_$of.h5"
   step suffix 75 compare_layouts "${rings[@]}" --layouts striped --tokens 32Ki 128Ki --queries 0 64 --masks causal \
     --schedules ring all-gather merge:tree --repeats 5 -o "suffix_$of.h5"
-  local latent=(--heads 128 --head-dim 192 --value-dim 128 --latent 512+64 --rotary 10000 --rotary-dims 64)
-  latent+=(--rotary-first 128 --rotary-pairs interleaved --input normal --masks causal --layouts zigzag)
-  latent+=(--no-judge --repeats 10)
+  local latent=(--heads 128 --head-dim 192 --value-dim 128 --latent 512+64)
+  latent+=(--rotary 10000+dims:64+first:128+pairs:interleaved --input normal --masks causal --layouts zigzag)
+  latent+=(--judge-limit none --repeats 10)
   step latent 80 compare_layouts "${copy[@]}" "${latent[@]}" --tokens-per-rank 2048 4096 8192 \
     --schedules ring expanded:ring all-gather ulysses -o "latent_$of.h5"
   step latent_nccl 60 compare_layouts "${cuda[@]}" "${latent[@]}" --transport nccl --machines "$(machine nccl)" \

@@ -52,7 +52,7 @@ makes ablation validate --measured all --without each
 makes packings_planned packings.py --lengths document_lengths_training --tokens 524288 --ranks 64 --heads 64:8 --head-dim 128 \
   --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 --packings 20 --span-ranks 0
 makes packings_cpu packings.py --program compare_layouts --packings 20 --tokens 8192 --ranks 8 --heads 1:1 --head-dim 64 --arithmetic fp32 \
-  --layouts contiguous zigzag striped:64 balanced --schedules ring --machines 2cpus_calibrated --repeats 1 --no-judge --input normal --span-ranks 0
+  --layouts contiguous zigzag striped:64 balanced --schedules ring --machines 2cpus_calibrated --repeats 1 --judge-limit none --input normal --span-ranks 0
 
 refuse() { echo "record_predictions.sh: $*" >&2; exit 2; }
 programs=../build/${RINGLAB_PRESET:-cpu}/experiments output=../out/quickstart records=()

@@ -2,15 +2,45 @@
 // product and the links, all in one run: sizes x layouts x masks x schedules x transports, forward and backward.
 
 #include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/execution/backend.hpp"
-#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
 
 namespace ringlab::experiments {
 namespace {
+
+void add_compared(Options& options, TimingConfig& timing) {
+    options
+        .add("beside", &timing.beside, "NAME",
+             "what is timed for comparison: work (as much work on one GPU), ceilings (matrix products and links), or "
+             "none")
+        .one_of({"work", "ceilings", "none"});
+    options
+        .add("protocol", &timing.protocols, "NAME",
+             "how kernels alone are timed: sustained (back to back, at the clock that power then allows), burst (ten "
+             "separate passes with new inputs, L2 cleared before each; the median of the last five)")
+        .one_of({"sustained", "burst"});
+    options.add("cudnn", &timing.cudnn, "FILE", "path of libcudnn.so.9, for the baseline")
+        .without("where the loader finds it");
+    options.add_flag("deterministic", timing.deterministic,
+                     "time rings with deterministic dQ: contributions are added in a fixed order");
+}
+
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_heads(options, config.problem);
+    add_scores(options, config.problem);
+    add_sinks(options, config.problem);
+    add_dropout(options, config.problem);
+    add_sweep(options, config.sweep);
+    options.section("How it is timed");
+    add_timed_rings(options, config, {"copy", "nccl", "mixed"});
+    add_compared(options, config.timing);
+}
 
 const Experiment experiment{
     "throughput",
@@ -25,7 +55,7 @@ const Experiment experiment{
     "spread, the HDF5 record every sample, clocks and power. Results are not judged here: "
     "gradient_equivalence does that.",
     "throughput --ranks 4 --tokens-per-rank 2048 8192 32768 --layouts zigzag striped --transports copy nccl",
-    {.throughput = true}};
+    add_options};
 
 Config defaults() {
     Config config;
@@ -62,7 +92,7 @@ void time_case(const ThroughputCase& which, const Config& config, Bench& bench, 
     if (bench.is_root()) describe_ring(run, which, plan, samples);
 }
 
-int study(const Config& config, int argc, char** argv) {
+int study(Config& config, int argc, char** argv) {
     // 1. Lay out every case; find the GPUs; open the record.
     const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     for (const auto& which : cases)
@@ -110,5 +140,5 @@ int study(const Config& config, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_study(experiment, defaults, study, argc, argv);
+    return run_program_in_session(experiment, defaults(), study, argc, argv);
 }

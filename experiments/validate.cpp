@@ -2,11 +2,11 @@
 // calibrated on none of them: sizes x layouts x masks x schedules x transports, forward and backward, and a score.
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/command_line/command_line.hpp"
+#include "experiments/command_line/option_groups.hpp"
+#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/files/resources.hpp"
-#include "experiments/main/run_main.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/study.hpp"
@@ -29,6 +29,45 @@
 namespace ringlab::experiments {
 namespace {
 
+/// Which rings it takes: those of records, published ones, or rings that it runs.
+void add_rings(Options& options, Config& config) {
+    options
+        .add("measured", &config.timing.measured, "FILE",
+             "record of validate or throughput: predict its rings (of --transports) and run nothing. all: the rings of "
+             "every record that comes with Ringlab, each with the machine file of its machine")
+        .without("rings are run");
+    options
+        .add("without", &config.scoring.without, "TERM",
+             "with --measured: score the rings with the whole cost model, and again without each of these terms "
+             "(sim/README.md); each: every term in turn")
+        .without("the whole model");
+    options.add_flag("explain", config.scoring.explain,
+                     "with --measured: replay each ring with measured times in place of predicted ones, and say which "
+                     "part of the cost model owns the error (sim/README.md)");
+    options
+        .add("published", &config.scoring.published, "NAME",
+             "tables of published rings, or CSV files of published systems, by name (see --list) or path: predict them "
+             "and run nothing")
+        .without("none");
+    options
+        .add("backend", &config.execution.backend, "NAME",
+             "what runs the ranks: cuda (a GPU each) or cpu (a processor of this machine each)")
+        .one_of({"cuda", "cpu"});
+}
+
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_heads(options, config.problem);
+    add_scores(options, config.problem);
+    add_sinks(options, config.problem);
+    add_dropout(options, config.problem);
+    add_sweep(options, config.sweep);
+    options.section("How it is timed, and predicted");
+    add_rings(options, config);
+    add_machines(options, config.prediction);
+    add_timed_rings(options, config, {"copy", "nccl", "mixed", "threads"});
+}
+
 const Experiment experiment{
     "validate",
     "Runs rings over GPUs (or, with --backend cpu, over processors) and predicts them from machine "
@@ -44,8 +83,7 @@ const Experiment experiment{
     "every record that comes with Ringlab. --explain says which part of the cost model owns the error. "
     "--published\n"
     "predicts rings that others have published.",
-    "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
-    {.predicts = true, .throughput = true}};
+    "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml", add_options};
 
 Config defaults() {
     Config config;
@@ -187,7 +225,6 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
             column("error_balance", figures.balance.value_or(NAN) - balance_of(attends),
                    "predicted less measured: the busiest rank's compute over the mean");
         }
-        predictor.keep_measured(which.name(), *plan.schedule(pass), timeline);
     }
 }
 
@@ -241,8 +278,6 @@ int study(const Config& config, int argc, char** argv) {
     // 1. Find the devices; lay out every case; read the machines; open the record.
     const auto [bench, cases] = rings(config);
     for (const auto& which : cases) make_plan(which, config.problem);  // refuse now, not midway
-    require(config.prediction.engine == "events", "--engine {}: validate needs the event engine",
-            config.prediction.engine);
     Predictor predictor(config);
     std::unique_ptr<Record> record;
     if (bench->is_root()) {
@@ -274,27 +309,23 @@ int study(const Config& config, int argc, char** argv) {
     // 3. The table and the score.
     if (!record) return 0;
     record->finish();
-    predictor.write_trace();
     for (const auto& machine : predictor.machines()) fmt::print("{}\n", score_text(*record, cases, machine));
     fmt::print("Record: {}\n", record->name());
     return 0;
 }
 
-int body(int argc, char** argv) {
-    auto config = parse(experiment, defaults(), argc, argv);
-    if (!config) return 0;
-    if (!config->scoring.published.empty()) return study_published(*config, argc, argv);
-    if (!config->scoring.without.empty()) {
-        const auto terms = terms_named(config->scoring.without);
-        return study_records(*config, "--without", argc, argv, [&](auto& record, const auto& records, auto& progress) {
+int body(Config& config, int argc, char** argv) {
+    if (!config.scoring.published.empty()) return study_published(config, argc, argv);
+    if (!config.scoring.without.empty()) {
+        const auto terms = terms_named(config.scoring.without);
+        return study_records(config, "--without", argc, argv, [&](auto& record, const auto& records, auto& progress) {
             return score_without(record, records, terms, progress);
         });
     }
-    if (config->scoring.explain) return study_records(*config, "--explain", argc, argv, explain);
-    if (config->timing.measured == all_records) return study_records(*config, "--measured all", argc, argv, score_all);
-    if (config->timing.measured.empty()) settle_transports(*config);
-    return run_in_session(config->execution, config->output.text, argc, argv,
-                          [&] { return study(*config, argc, argv); });
+    if (config.scoring.explain) return study_records(config, "--explain", argc, argv, explain);
+    if (config.timing.measured == all_records) return study_records(config, "--measured all", argc, argv, score_all);
+    if (config.timing.measured.empty()) settle_transports(config);
+    return run_in_session(config.execution, config.output.text, argc, argv, [&] { return study(config, argc, argv); });
 }
 
 }  // namespace
@@ -302,5 +333,5 @@ int body(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_program(experiment, defaults(), body, argc, argv);
 }

@@ -22,10 +22,11 @@ def disturbance(run):
     """What disturbs the record of a run, in words."""
     told = figures.configuration(run)
     words = []
-    for what, name in (("gpu", "GPU"), ("link", "link")):
-        count = int(told[f"slow-{what}s"])
-        if count:
-            words.append(f"{count} {name}{'s' * (count > 1)} {float(told[f'slow-{what}-factor']):g} times as slow")
+    for what, name, usual in (("gpu", "GPU", 1.2), ("link", "link", 2)):
+        count, _, factor = told.get(f"slow-{what}s", "0").partition(":")
+        factor = float(factor or told.get(f"slow-{what}-factor", usual))  # an option of its own in earlier records
+        if int(count):
+            words.append(f"{count} {name}{'s' * (int(count) > 1)} {factor:g} times as slow")
     for what in ("compute", "transfer"):
         if float(told[f"{what}-noise"]):
             words.append(f"{100 * float(told[f'{what}-noise']):g} % noise of {what}")

@@ -7,25 +7,18 @@ namespace {
 
 class CudaKind : public BackendKind {
 public:
-    std::vector<Option> options() override {
-        return {
-            {.name = "transport",
-             .value = "NAME",
-             .help = "copy (copy engines, one host), nccl, mixed (copy engines inside a host, NCCL between hosts), or "
-                     "loopback (ranks take turns on the GPUs there are). auto: copy with a GPU per rank, mixed on "
-                     "several hosts, else loopback",
-             .target = &asked_.transport,
-             .choices = {"auto", "copy", "nccl", "mixed", "loopback"}},
-            {.name = "kernels",
-             .value = "NAME",
-             .help = "portable (sm_80 and later), hopper (sm_90a; portable where it has none for a pass or head "
-                     "dim), or auto, the fastest that runs",
-             .target = &asked_.kernels,
-             .choices = {"auto", "portable", "hopper"}},
-            {.name = "check-finite",
-             .value = "",
-             .help = "end at the first tensor that is not finite and name it; slow",
-             .target = &asked_.check_finite}};
+    void add_options(Options& options) override {
+        options
+            .add("transport", &asked_.transport, "NAME",
+                 "copy (copy engines, one host), nccl, mixed (copy engines inside a host, NCCL between hosts), or "
+                 "loopback (ranks take turns on the GPUs there are). auto: copy with a GPU per rank, mixed on several "
+                 "hosts, else loopback")
+            .one_of({"auto", "copy", "nccl", "mixed", "loopback"});
+        options
+            .add("kernels", &asked_.kernels, "NAME",
+                 "portable (sm_80 and later), hopper (sm_90a; portable where it has none for a pass or head dim), or "
+                 "auto, the fastest that runs")
+            .one_of({"auto", "portable", "hopper"});
     }
 
     /// Loading a kernel at its first launch can wait for all work of its device, which may be waiting for another GPU.

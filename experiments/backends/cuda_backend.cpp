@@ -55,7 +55,6 @@ public:
                 "--backend cuda: there is no NVIDIA GPU here, or no driver for it; --backend cpu needs none");
         options_.group = ring_group(config, ranks);
         options_.transport = choose_transport(asked.transport, config.mpi);
-        options_.check_finite = asked.check_finite;
         options_.kernels = gpu::kernel_family(asked.kernels);
         options_.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
         team_ = config.mpi ? gpu::make_mpi_team() : gpu::make_thread_team(gpu::team_size(options_));

@@ -142,8 +142,8 @@ private:
             for (auto& call : gpu::time_bursts(calls, {}, nvml_, samples.clocks))
                 samples.bursts.push_back({call.name, std::move(call.seconds)});
         if (std::ranges::count(timing_.protocols, "sustained") == 0) return;
-        const gpu::TimingOptions options{timing_.rounds, timing_.repeat_seconds / timing_.rounds,
-                                         timing_.warm_up_seconds};
+        constexpr int rounds = 5;
+        const gpu::TimingOptions options{rounds, timing_.repeat_seconds / rounds, timing_.warm_up_seconds};
         auto timed = gpu::time_calls(calls, options, nvml_, samples.clocks);
         for (auto& call : timed) samples.calls.push_back({call.name, std::move(call.seconds)});
     }

@@ -1,12 +1,12 @@
 #include "experiments/command_line/command_line.hpp"
 
-#include "experiments/command_line/config_options.hpp"
 #include "experiments/command_line/list.hpp"
 #include "experiments/config/source.hpp"
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/record_files.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/inputs/inputs.hpp"
+#include "experiments/options/options.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/record/provenance/provenance.hpp"
 
@@ -21,60 +21,105 @@
 namespace ringlab::experiments {
 namespace {
 
+/// What is asked for beside results.
+struct Requests {
+    bool help = false, list = false, list_machine_keys = false, version = false;
+    std::string preset;
+};
+
+void add_output(Options& options, OutputConfig& output, FileKind kind) {
+    const bool is_record = kind == FileKind::record;
+    options.section("Where results go");
+    options
+        .add("output", &output.path, "FILE",
+             std::string(is_record ? "record (HDF5)" : "machine file (TOML), for --machines of the other programs") +
+                 "; without the option, -2, -3 and so on is added if the file exists")
+        .short_name("o")
+        .changes_no_result();
+    if (is_record)
+        options
+            .add_flag("resume", output.resume,
+                      "continue a record: do only the runs that it lacks. Refused if a file that was read for it has "
+                      "changed")
+            .changes_no_result();
+    options
+        .add_flag("overwrite", output.overwrite,
+                  is_record ? "replace a record that exists" : "replace a file that exists")
+        .changes_no_result();
+}
+
+void add_general(Options& options, Requests& requests, FileKind kind) {
+    options.section("General");
+    options
+        .add("preset", &requests.preset, "NAME",
+             "sizes of a real model, by name (see --list) or as a file of 'name = value' lines; inputs are then "
+             "generated, unless --input names some. The command line overrides it")
+        .without("none")
+        .changes_no_result();
+    options
+        .add_flag("list", requests.list,
+                  "show all layouts, masks, schedules, inputs, machines and presets, each with a description")
+        .changes_no_result();
+    if (kind == FileKind::machine)
+        options
+            .add_flag("list-machine-keys", requests.list_machine_keys,
+                      "show every key of a machine file: unit, range, what uses it, and what it is if left out")
+            .changes_no_result();
+    options.add_flag("version", requests.version, "show the version").changes_no_result();
+    options.add_flag("help", requests.help, "show this text").short_name("h").changes_no_result();
+}
+
+/// Prints what was asked for beside results; returns whether there was anything.
+bool answered(const Requests& requests, const Experiment& experiment, const Options& options) {
+    if (requests.help)
+        fmt::print("{}\n\n{}\n\n{}\nFor instance:\n  {}\n", experiment.name, experiment.purpose, options.help(),
+                   experiment.example);
+    else if (requests.list)
+        print_list();
+    else if (requests.list_machine_keys)
+        print_machine_keys();
+    else if (requests.version)
+        fmt::print("{} of Ringlab {}\n", experiment.name, version_text());
+    else
+        return false;
+    return true;
+}
+
 /// Relations between options; each by itself was judged when it was read.
 void check(const Config& config) {
+    const auto& prediction = config.prediction;
     require(config.sweep.tokens.empty() || config.sweep.tokens_per_rank.empty(),
             "both --tokens and --tokens-per-rank are given; give one of them");
-    parse_range(config.trace.ranks, "--trace-ranks");
-    parse_range(config.trace.steps, "--trace-steps");
-    for (const auto* option : {"trace-runs", "trace-ranks", "trace-steps"})
-        require(!config.trace.file.empty() || !config.given.contains(option),
-                "--{} is given, but no trace is written; name its file by --trace", option);
     require(!(config.output.resume && config.output.overwrite),
             "both --resume and --overwrite are given; give one of them");
+    require(prediction.engine == "events" ||
+                !(prediction.disturbs() || config.given.contains("replicas") || config.given.contains("placement")),
+            "--engine symmetric predicts one undisturbed ring; leave out --replicas, --placement and what "
+            "disturbs it");
     require(
-        config.prediction.engine == "events" ||
-            !(config.prediction.disturbs() || config.given.contains("replicas") || config.given.contains("placement")),
-        "--engine symmetric predicts one undisturbed ring; leave out --replicas, --placement and what "
-        "disturbs it");
-    require(config.prediction.engine == "events" ||
-                std::ranges::all_of(config.sweep.queries, [](auto rows) { return rows == 0; }),
-            "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");
-    require(config.prediction.engine == "events" || config.trace.chakra.empty(),
+        prediction.engine == "events" || std::ranges::all_of(config.sweep.queries, [](auto rows) { return rows == 0; }),
+        "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");
+    require(prediction.engine == "events" || config.trace.chakra.empty(),
             "--chakra needs the time of every operation, which --engine {} does not give; take --engine events",
-            config.prediction.engine);
-    require(config.prediction.engine == "events" || config.prediction.compute_model == "rate",
-            "--engine symmetric works with --compute-model rate, not {}", config.prediction.compute_model);
+            prediction.engine);
+    require(prediction.engine == "events" || prediction.compute_model == "rate",
+            "--engine symmetric works with --compute-model rate, not {}", prediction.compute_model);
 }
 
-/// Rotary embedding as it was asked for; nothing of it where attention alone is timed.
-void settle_rotary(Config& config, const Experiment& experiment) {
-    auto& rotary = config.problem.rotary;
-    if (!rotary.rotates() && config.given.contains("rotary")) {  // --rotary none, whatever a preset says beside it
-        rotary = {};
-        return;
-    }
-    for (const auto* option : {"dims", "first", "pairs", "scaling", "positions"})
-        require(rotary.rotates() || !config.given.contains(fmt::format("rotary-{}", option)),
-                "--rotary-{} is given, but nothing is rotated; give the base by --rotary", option);
-    rotary.pairs =
-        config.problem.rotary_pairs == "half" ? layouts::Rotary::Pairs::half : layouts::Rotary::Pairs::interleaved;
-    rotary.positions = config.problem.rotary_positions == "global" ? layouts::Rotary::Positions::global
-                                                                   : layouts::Rotary::Positions::documents;
-    rotary.scaling = layouts::parse_rotary_scaling(config.problem.rotary_scaling);
-    if (rotary.rotates() && times_attention_alone(experiment)) {
-        rotary = {};
-        config.notes.push_back("attention alone is timed: q and k are not rotated (--rotary)");
-    }
-}
-
-/// A latent as it was asked for; none where K and V are what an experiment is about.
-void settle_latent(Config& config, const Experiment& experiment) {
-    if (config.problem.latent_spec.empty() || config.problem.latent_spec == "none") return;
-    config.problem.latent = layouts::parse_latent(config.problem.latent_spec);
-    if (!times_attention_alone(experiment)) return;
-    config.problem.latent = {};
-    config.notes.push_back("K and V are taken as given here, not made of a latent (--latent)");
+/// Reads what was typed as texts.
+void settle(Config& config) {
+    auto& problem = config.problem;
+    problem.rotary = parse_rotary(problem.rotary_spec);
+    if (problem.latent_spec != "none" && !problem.latent_spec.empty())
+        problem.latent = layouts::parse_latent(problem.latent_spec);
+    problem.dropout.seed = problem.seed;
+    auto& prediction = config.prediction;
+    auto& jitter = prediction.jitter;
+    parse_stragglers(prediction.slow_gpus, "--slow-gpus", jitter.slow_gpus, jitter.slow_gpu_factor);
+    parse_stragglers(prediction.slow_links, "--slow-links", jitter.slow_links, jitter.slow_link_factor);
+    layouts::validate(problem.dropout);
+    config.judging.judge = config.judging.judge && config.judging.limit > 0;
+    config.execution.keeps_results = config.judging.judge || !config.output.save_tensors.empty();
 }
 
 /// The file that a layout or mask is read from, as in "file:PATH" and "documents:@PATH+sink:4".
@@ -87,15 +132,14 @@ void add_files_of_spec(FileGuard& files, const std::string& what, const std::str
 }
 
 /// Tells `config.output.files` of everything that the configuration reads.
-void guard_reads(Config& config, const Experiment& experiment) {
+void guard_reads(Config& config) {
     for (const auto& layout : config.sweep.layouts) add_files_of_spec(config.output.files, "layout", layout);
     for (const auto& mask : config.sweep.masks) add_files_of_spec(config.output.files, "mask", mask);
     add_files_of_spec(config.output.files, "placement", config.execution.placement);
-    if (experiment.groups.measures)
-        for (const auto& input : config.sweep.inputs)
-            if (!std::filesystem::is_directory(input))  // whose error lists the generators too
-                config.output.files.reads("input",
-                                          input == "real" ? find_resource("real_attention", "data", ".h5") : input);
+    for (const auto& input : config.sweep.inputs)
+        if (!std::filesystem::is_directory(input))  // whose error lists the generators too
+            config.output.files.reads("input",
+                                      input == "real" ? find_resource("real_attention", "data", ".h5") : input);
     if (!config.timing.measured.empty() && config.timing.measured != all_records)
         config.output.files.reads("--measured", config.timing.measured);
     if (!config.timing.cudnn.empty()) {
@@ -103,9 +147,8 @@ void guard_reads(Config& config, const Experiment& experiment) {
         note_read(config.timing.cudnn);
     }
     for (const auto& table : config.scoring.published) config.output.files.reads("--published", published_file(table));
-    if (experiment.groups.predicts || experiment.groups.plans)
-        for (const auto& machine : config.prediction.machines)
-            config.output.files.reads("machine file", find_resource(machine, "machines", ".toml"));
+    for (const auto& machine : config.prediction.machines)
+        config.output.files.reads("machine file", find_resource(machine, "machines", ".toml"));
 }
 
 /// Tells `config.output.files` of everything that the configuration writes, after guard_reads().
@@ -128,39 +171,33 @@ std::string free_name(const std::string& name) {
     return numbered(name, number).string();
 }
 
+/// Takes the first free name where the user gave none.
+void choose_output(Config& config) {
+    auto& output = config.output;
+    if (config.given.contains("output") || output.resume || output.overwrite) return;
+    output.default_path = output.path;
+    output.path = free_name(output.default_path);
+    if (output.path != output.default_path)
+        config.notes.push_back(
+            fmt::format("'{}' exists and stays as it is; this goes to '{}'", output.default_path, output.path));
+}
+
 }  // namespace
 
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv) {
     Requests requests;
-    auto options = options_of(config, requests, experiment);
+    Options options;
+    options.section("What is computed");
+    experiment.add_options(options, config);
+    add_output(options, config.output, experiment.output);
+    add_general(options, requests, experiment.output);
     options.read_command_line(argc, argv);
-    if (requests.help) {
-        fmt::print("{}\n\n{}\n\n{}\nFor instance:\n  {}\n", experiment.name, experiment.purpose, options.help(),
-                   experiment.example);
-        return {};
-    }
-    if (requests.list) {
-        print_list();
-        return {};
-    }
-    if (requests.list_machine_keys) {
-        print_machine_keys();
-        return {};
-    }
-    if (requests.version) {
-        fmt::print("{} of Ringlab {}\n", experiment.name, version_text());
-        return {};
-    }
-    const auto config_files = requests.config_files;
-    for (const auto& path : config_files) {
-        config.output.files.reads("config file", path);
-        options.read_file(path, "config file");
-    }
-    require(requests.config_files == config_files, "a config file names another by 'config'; give each by --config");
+    if (answered(requests, experiment, options)) return {};
     if (!requests.preset.empty()) {
         const auto preset = find_resource(requests.preset, "presets", ".cfg");
-        config.output.files.reads("config file", preset);
-        options.read_file(preset, "preset");
+        config.output.files.reads("preset", preset);
+        for (const auto& name : options.read_file(preset, "preset", {"latent", "rotary"}))
+            config.notes.push_back("attention alone is timed, with q, k and v as given: without the preset's " + name);
     }
 
     config.given = options.given();
@@ -170,22 +207,11 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     if (config.given.contains("tokens-per-rank") && !config.given.contains("tokens")) config.sweep.tokens.clear();
     options.require_fits(config.execution.backend);
     check(config);
-    settle_rotary(config, experiment);
-    settle_latent(config, experiment);
-    layouts::validate(config.problem.dropout);
-    require(config.problem.dropout.drops() || !config.given.contains("dropout-seed"),
-            "--dropout-seed is given, but nothing is dropped out; give the probability by --dropout");
-    guard_reads(config, experiment);
-    if (experiment.groups.measures) fit_to_inputs(config);
-    if (!config.given.contains("output") && !config.output.resume && !config.output.overwrite) {
-        config.output.default_path = config.output.path;
-        config.output.path = free_name(config.output.default_path);
-        if (config.output.path != config.output.default_path)
-            config.notes.push_back(fmt::format("'{}' exists and stays as it is; this goes to '{}'",
-                                               config.output.default_path, config.output.path));
-    }
+    settle(config);
+    guard_reads(config);
+    if (!config.sweep.inputs.empty()) fit_to_inputs(config);
+    choose_output(config);
     guard_writes(config, experiment);
-    config.execution.keeps_results = config.judging.judge || !config.output.save_tensors.empty();
     config.output.text = "experiment = " + experiment.name + "\n" + options.text(config.execution.backend);
     return config;
 }

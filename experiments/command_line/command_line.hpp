@@ -6,7 +6,7 @@
 
 namespace ringlab::experiments {
 
-/// Reads command line, --config files and --preset, in this order of precedence, over the defaults in `config`.
+/// Reads the command line and --preset, in this order of precedence, over the defaults in `config`.
 /// Returns nothing if --help, --list, --list-machine-keys or --version was asked for and printed. Throws Error on
 /// anything it does not understand.
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv);

@@ -79,9 +79,10 @@ void print_machine_keys() {
         const auto dot = key.name.rfind('.');
         const auto in = dot == std::string::npos ? "" : key.name.substr(0, dot);
         if (in != section)
-            fmt::print("\n{}\n\n| key | unit or values | range | term | if left out | example | file |\n"
-                       "|---|---|---|---|---|---|---|\n",
-                       in.empty() ? "Before all sections" : "[" + in + "]");
+            fmt::print(
+                "\n{}\n\n| key | unit or values | range | term | if left out | example | file |\n"
+                "|---|---|---|---|---|---|---|\n",
+                in.empty() ? "Before all sections" : "[" + in + "]");
         section = in;
         fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", key.name.substr(dot == std::string::npos ? 0 : dot + 1),
                    key.unit, key.range, key.term, key.left_out, example_of(key.name));

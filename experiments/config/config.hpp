@@ -25,7 +25,7 @@ struct ScoringConfig {
 /// What `advise` weighs.
 struct AdviceConfig {
     int gpus = 0;                ///< GPUs to spread the batch over; 0: those of the machine
-    double budget_seconds = 60;  ///< for simulating candidates
+    double budget_seconds = 60;  ///< for simulating candidates on one core
     std::string json;            ///< file; empty: none
 };
 
@@ -50,33 +50,23 @@ struct Config {
     DecodingConfig decoding;
     OutputConfig output;
 
-    bool force = false;               ///< run also what does not fit by its forecast
-    bool confirm = false;             ///< longest_context: run what fits, on GPUs
-    int gpus_per_host = 0;            ///< calibrate: GPUs per host of the described machine; 0: those that it timed
+    bool confirm = false;   ///< longest_context: run what fits, on GPUs
+    int gpus_per_host = 0;  ///< calibrate: GPUs per host of the described machine; 0: those that it timed
 
     std::set<std::string> given;     ///< names of the options that the user gave, in any way
     std::vector<std::string> notes;  ///< what was chosen for the user and why, one line each; see say_notes()
 };
 
-/// Groups of options that an experiment understands; --help shows these alone, and others are refused.
-struct OptionGroups {
-    bool measures = false;    ///< backend, arithmetic, repeats, inputs
-    bool predicts = false;    ///< machines, traces
-    bool policies = false;    ///< a sweep over accumulation policies
-    bool gate = false;        ///< --tolerance
-    bool throughput = false;  ///< what is timed on GPUs, and what it is compared with
-    bool plans = false;       ///< machines, and what must fit their memory
-    bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
-    bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
-    bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
-};
+class Options;
 
 /// What a program is, for --help and for its record.
 struct Experiment {
     std::string name;
     std::string purpose;  ///< a paragraph for --help
     std::string example;  ///< a command line for --help
-    OptionGroups groups;
+    /// Adds the program's own options, with what is in the configuration as defaults. Those that all programs have
+    /// (output, preset, help, ...) come after them.
+    void (*add_options)(Options& options, Config& config);
     FileKind output = FileKind::record;
 };
 

@@ -15,6 +15,7 @@ struct PredictionConfig {
     std::string engine = "events";        ///< or "symmetric": the recurrence of sim::max_plus_symmetric()
     std::string clock = "sustained";      ///< or "calibrated", see sim::Clock
     int threads = 0;                      ///< 0: one for each processor
+    std::string slow_gpus, slow_links;    ///< "N" or "N:FACTOR", as they were typed; empty: none
     sim::Jitter jitter;                   ///< without its seed and start skew
     double start_skew_us = 0;
     int cause_ranks = 0;  ///< most ranks for which the causes of the time are predicted
@@ -27,14 +28,10 @@ struct PredictionConfig {
     sim::Jitter disturbance(std::uint64_t seed) const;
 };
 
-/// Which traces of predicted passes are written: a Chrome trace-event JSON file of some runs, and Chakra execution
-/// traces of all.
+/// Which traces of predicted passes are written.
 struct TraceConfig {
-    std::string file;    ///< the JSON file; empty: there is none
-    std::string ranks;   ///< that the JSON file shows, "FIRST-LAST"; empty: all
-    std::string steps;   ///< likewise
-    int runs = 1;        ///< number of runs that the JSON file shows, from the first one on
-    std::string chakra;  ///< folder for execution traces; empty: there are none
+    std::string file;    ///< a Chrome trace of the first run (JSON); empty: there is none
+    std::string chakra;  ///< folder for Chakra execution traces of all runs; empty: there are none
 };
 
 }  // namespace ringlab::experiments

@@ -18,7 +18,6 @@ struct TimingConfig {
     std::string cudnn;                                   ///< path of the library; empty: the system's
     std::string measured;                                ///< record of an earlier run, or all_records: nothing is timed
     bool deterministic = false;
-    int rounds = 5;  ///< rounds in which kernels alone take turns
     double warm_up_seconds = 0.5;
     double repeat_seconds = 0.75;
 };

@@ -77,8 +77,8 @@ class BackendKind {
 public:
     virtual ~BackendKind() = default;
 
-    /// Options that only this backend has. Their targets are members of this object.
-    virtual std::vector<Option> options() { return {}; }
+    /// Adds the options that only this backend has. Their targets are members of this object.
+    virtual void add_options(Options&) {}
 
     /// Sets up the environment of this process, before anything that belongs to MPI or a device is used.
     virtual void prepare() const {}

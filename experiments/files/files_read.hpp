@@ -16,7 +16,7 @@ struct FileDigest {
     std::string sha256;
 };
 
-/// A list of all files whose contents influence the results of a command; run_main() keeps one. Texts enter it through
+/// A list of all files whose contents influence the results of a command; run_program() keeps one. Texts enter it through
 /// layouts::read_text(). Code that reads any other file calls note_read(). Any thread may call it.
 ///
 /// A text is read only once. Later calls get the same text, so that all runs of a sweep use the same contents, and the

@@ -26,8 +26,7 @@ Capacity capacity_of(const sim::Machine& machine, const std::string& machine_nam
             "machine file '{}' does not say how much memory a device has ([device_memory] gigabytes); say "
             "--device-memory GB",
             machine_name);
-    capacity.reserved = config.reserved_gigabytes ? bytes_from(*config.reserved_gigabytes)
-                                                  : std::llround(machine.reserved_memory_bytes);
+    capacity.reserved = std::llround(machine.reserved_memory_bytes);
     capacity.resident = bytes_from(config.resident_gigabytes);
     require(capacity.reserved + capacity.resident < capacity.device,
             "{:.1f} GB reserved and {:.1f} GB resident leave nothing of {:.1f} GB of device memory",
@@ -42,7 +41,7 @@ Keeping keeping(const std::string& policy, const layouts::Problem& problem, cons
     const auto kv = element * (problem.latent.is_given() ? problem.latent.width()
                                                          : problem.kv_heads * (problem.head_dim + problem.value_dim));
     const auto o = problem.query_heads * (problem.value_dim * element + statistic);  // and lse
-    const auto input = (config.hidden > 0 ? config.hidden : problem.query_heads * problem.head_dim) * element;
+    const auto input = problem.query_heads * problem.head_dim * element;
     const auto apart = input + config.beside_bytes;
     const auto choice =
         parse_choice(policy, "the policy of --keep", {"everything", "output", "kv", "checkpoint", "cache"});

@@ -4,17 +4,64 @@
 #include "layouts/basics/registry.hpp"
 
 #include <algorithm>
-#include <limits>
+#include <charconv>
+#include <cmath>
+#include <optional>
 
 namespace ringlab::experiments {
 
-layouts::Interval parse_range(const std::string& text, const std::string& what) {
-    if (text.empty()) return {0, std::numeric_limits<std::int64_t>::max()};
-    const auto dash = text.find('-');
-    require(dash != std::string::npos, "{} is '{}'; it must be FIRST-LAST, as in 0-7", what, text);
-    const auto first = layouts::parse_count(std::string_view(text).substr(0, dash), what, 0);
-    const auto last = layouts::parse_count(std::string_view(text).substr(dash + 1), what, first);
-    return {first, std::min(last, std::numeric_limits<std::int64_t>::max() - 1) + 1};
+namespace {
+
+/// The whole of `text` as a number; nothing if it is none.
+std::optional<double> number_in(const std::string& text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool whole = error == std::errc{} && end == text.data() + text.size();
+    return whole && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+/// A term "NAME:VALUE" of --rotary.
+void read_rotary_term(const std::string& term, layouts::Rotary& rotary) {
+    const auto colon = term.find(':');
+    const auto name = term.substr(0, colon), value = colon == std::string::npos ? "" : term.substr(colon + 1);
+    switch (parse_choice(name, "a term of --rotary", {"dims", "first", "pairs", "positions", "scaling"})) {
+        case 0: rotary.dims = layouts::parse_count(value, "dims of --rotary", 1); break;
+        case 1: rotary.first = layouts::parse_count(value, "first of --rotary", 0); break;
+        case 2:
+            rotary.pairs = layouts::Rotary::Pairs{
+                static_cast<int>(parse_choice(value, "pairs of --rotary", {"half", "interleaved"}))};
+            break;
+        case 3:
+            rotary.positions = layouts::Rotary::Positions{
+                static_cast<int>(parse_choice(value, "positions of --rotary", {"global", "documents"}))};
+            break;
+        default: rotary.scaling = layouts::parse_rotary_scaling(value);
+    }
+}
+
+}  // namespace
+
+void parse_stragglers(const std::string& text, const std::string& option, int& number, double& factor) {
+    if (text.empty()) return;
+    const auto parts = fields_of(text, ':');
+    const auto slow = layouts::parse_count(parts.front(), option, 0);
+    const auto slower = parts.size() == 1 ? factor : number_in(parts.back()).value_or(0);
+    require(parts.size() <= 2 && slow <= 1 << 20 && slower >= 1 && slower <= 1e6,
+            "{} {}: must be N or N:FACTOR, with a factor from 1 to 1000000", option, text);
+    number = static_cast<int>(slow);
+    factor = slower;
+}
+
+layouts::Rotary parse_rotary(const std::string& text) {
+    layouts::Rotary rotary;
+    if (text.empty() || text == "none") return rotary;
+    const auto terms = fields_of(text, '+');
+    const auto base = number_in(terms.front());
+    require(base && *base > 0,
+            "--rotary {}: must begin with the base, a number above 0 as in 10000+dims:64, or be none", text);
+    rotary.base = *base;
+    for (std::size_t i = 1; i < terms.size(); ++i) read_rotary_term(terms[i], rotary);
+    return rotary;
 }
 
 std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/basics/basic_types.hpp"
+#include "layouts/problem/rotary.hpp"
 
 #include <cstdint>
 #include <string>
@@ -9,11 +9,16 @@
 
 namespace ringlab::experiments {
 
-/// "0-7" -> [0, 8), "" -> everything. Throws Error.
-layouts::Interval parse_range(const std::string& text, const std::string& what);
-
 /// "32:8" -> {32, 8}. Throws Error.
 std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text);
+
+/// "2:1.5", or "2" with the factor that there was -> number of stragglers and how many times slower they are. `option`
+/// is for the message. Throws Error.
+void parse_stragglers(const std::string& text, const std::string& option, int& number, double& factor);
+
+/// "none", or a base with terms joined by +: "10000+dims:64+first:128+pairs:interleaved+scaling:linear:8+
+/// positions:documents". Throws Error.
+layouts::Rotary parse_rotary(const std::string& text);
 
 /// `value` as one of the choices, by position. Throws Error that lists them.
 std::size_t parse_choice(const std::string& value, const std::string& what, const std::vector<std::string>& choices);

@@ -117,7 +117,7 @@ std::string estimates_text(const Advice& advice, const Question& question) {
         table.add(std::move(cells));
     }
     return fmt::format(
-        "\nEstimates: {} may be among the first {}, but would take the simulator too long (--budget {} s).\n{}\n"
+        "\nEstimates: {} may be among the first {}, but would take the simulator longer than {} s.\n{}\n"
         "By one rank: a few ranks are played, each as if all did the same. By recurrence: that, set right by a\n"
         "recurrence over all ranks. +-: where the simulator's time lay in 9 of 10 cases that had both; at the most it "
         "was\n"

@@ -106,10 +106,8 @@ void Predictor::add_provenance(Provenance& provenance) const {
 
 bool Predictor::traces(const std::string& run_name) {
     if (config_.trace.file.empty()) return false;
-    if (std::find(traced_runs_.begin(), traced_runs_.end(), run_name) != traced_runs_.end()) return true;
-    if (static_cast<int>(traced_runs_.size()) >= config_.trace.runs) return false;
-    traced_runs_.push_back(run_name);
-    return true;
+    if (traced_run_.empty()) traced_run_ = run_name;
+    return traced_run_ == run_name;
 }
 
 std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::string& run_name, const Plan& plan) {
@@ -274,9 +272,8 @@ void Predictor::write_trace() const {
     std::vector<sim::TraceGroup> groups;
     for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue, kept.lane_names});
     std::ostringstream trace;
-    sim::write_chrome_trace(
-        trace, groups,
-        {parse_range(config_.trace.ranks, "--trace-ranks"), parse_range(config_.trace.steps, "--trace-steps")});
+    constexpr std::int64_t most_ranks = 64;  // viewers fail on large files
+    sim::write_chrome_trace(trace, groups, {.ranks = {0, most_ranks}});
     const auto file = config_.output.files.write(config_.trace.file, std::as_bytes(std::span(trace.view())));
     fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", file.string());
 }

@@ -103,7 +103,7 @@ private:
     int threads_ = 1;
     std::vector<std::string> files_, names_;
     std::vector<sim::Machine> machines_;
-    std::vector<std::string> traced_runs_;
+    std::string traced_run_;  // the first; empty: none yet
     std::vector<Kept> kept_;
 };
 

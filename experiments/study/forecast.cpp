@@ -139,7 +139,7 @@ void require_address_space(const Config& config) {
     const auto needed = used + threads * of_a_thread;
     require(needed <= whole,
             "the address space is limited to {} (ulimit -v), and {} threads that multiply matrices need {}; raise the "
-            "limit or give fewer --ranks (--force tries all the same)",
+            "limit or give fewer --ranks",
             bytes_text(whole), threads, bytes_text(needed));
 }
 
@@ -162,32 +162,28 @@ double free_memory() {
 }
 
 void Forecast::require_ranks_to_execute() const {
-    if (config_.force) return;
     const auto most = free_memory();
     require_address_space(config_);
     for (const auto ranks : config_.sweep.ranks) {
         const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.execution.replicas;
         require(needed <= most,
                 "--ranks {}: the timelines of so many ranks take about {}, {} are free; about {:.0f} ranks fit, and "
-                "predict works without executing them (--force tries all the same)",
+                "predict works without executing them",
                 ranks, bytes_text(needed), bytes_text(most), std::floor(ranks * std::sqrt(most / needed)));
     }
 }
 
 void Forecast::require_ranks_to_predict() const {
-    if (config_.force) return;
     for (const auto ranks : config_.sweep.ranks) {
         const auto seconds = simulated_seconds(config_.prediction.engine,
                                                operations_per_step * ranks * ranks * config_.execution.replicas);
-        require(
-            seconds <= longest_wait,
-            "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}{} (--force tries all the "
-            "same)",
-            ranks, duration_text(seconds), std::floor(ranks * std::sqrt(10 * minute / seconds)),
-            duration_text(10 * minute),
-            config_.prediction.engine == "symmetric"
-                ? ""
-                : ", and with --engine symmetric --compute-model rate far more do");
+        require(seconds <= longest_wait,
+                "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}{}", ranks,
+                duration_text(seconds), std::floor(ranks * std::sqrt(10 * minute / seconds)),
+                duration_text(10 * minute),
+                config_.prediction.engine == "symmetric"
+                    ? ""
+                    : ", and with --engine symmetric --compute-model rate far more do");
     }
 }
 
@@ -319,7 +315,7 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
 void Forecast::announce() const {
     const auto free = free_memory();
     const auto refuse = [&](bool fits, const std::string& what, const std::string& hint) {
-        require(fits || config_.force, "{}: {}; --force tries all the same", what, hint);
+        require(fits, "{}: {}", what, hint);
     };
     refuse(bytes_ <= free,
            fmt::format("'{}' needs about {} of memory, {} are free", largest_.name(), bytes_text(bytes_),

@@ -31,7 +31,7 @@ public:
                        std::size_t count = 1);
 
     /// Prints time and memory on stderr, unless the sweep is short. Throws Error, which says what would fit, if memory
-    /// does not suffice or the sweep would take too long, unless the configuration says --force.
+    /// does not suffice or the sweep would take too long.
     void announce() const;
 
     /// Seconds of all runs. On several threads it is at least the longest run.

@@ -203,7 +203,7 @@ const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const l
         require(
             !expands,
             "the gradient of latent {} is judged whole, up to {} tokens, not {}: it takes all heads' dk and dv; say "
-            "--no-judge, or --judge-limit {}",
+            "--judge-limit none, or --judge-limit {}",
             text_of(problem.latent), limits_.whole_tokens, problem.tokens, problem.tokens);
         sample_ = sample_of(problem.tokens);
         const auto positions = problem.row_positions();

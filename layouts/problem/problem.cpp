@@ -133,7 +133,7 @@ void Problem::validate() const {
             text_of(latent), query_heads, kv_heads, query_heads, query_heads);
     require(!rotary.rotates() || rotary.first >= own_key_dim(),
             "dims from {} on are rotated, but only the last {} of {} dims may be, those that the heads of latent {} "
-            "share; give --rotary-first {}",
+            "share; give first:{} to --rotary",
             rotary.first, latent.shared, head_dim, text_of(latent), own_key_dim());
 }
 

@@ -185,11 +185,11 @@ RotaryTable rotary_table(const Rotary& rotary, std::int64_t head_dim) {
     require(std::isfinite(rotary.base) && rotary.base > 1, "the base of rotary embeddings is {}; it must be above 1",
             rotary.base);
     require(0 <= rotary.first && rotary.first < head_dim,
-            "rotated dims from {} on are asked for; heads have dims 0 to {} (--rotary-first)", rotary.first,
+            "rotated dims from {} on are asked for; heads have dims 0 to {} (first of --rotary)", rotary.first,
             head_dim - 1);
     const auto dims = rotary.dims == 0 ? head_dim - rotary.first : rotary.dims;
     require(dims > 0 && dims % 2 == 0 && dims <= head_dim - rotary.first,
-            "{} rotated dims from {} on do not fit heads of {}; there must be an even number of them (--rotary-dims)",
+            "{} rotated dims from {} on do not fit heads of {}; there must be an even number of them (dims of --rotary)",
             dims, rotary.first, head_dim);
     auto table = scaling_of(rotary.scaling.kind)
                      .make({rotary.base, dims, std::span(rotary.scaling.numbers).first(rotary.scaling.count)});

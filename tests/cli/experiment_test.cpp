@@ -20,11 +20,27 @@ BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_t
     const Words heads{"--heads", "4", "--head-dim", "24", "--value-dim", "16", "--latent", "32+8"};
     for (const std::string arithmetic : {"fp64", "bf16"}) {
         const auto ending = run(folder, gradient_equivalence,
-                                heads + Words{"--tokens",  "96",      "--ranks",         "1",       "4",
-                                              "--layouts", "zigzag",  "--masks",         "causal",  "--schedules",
-                                              "ring",      "ulysses", "expanded:ring",   "--input", "normal",
-                                              "--rotary",  "100",     "--rotary-first",  "16",      "--arithmetic",
-                                              arithmetic,  "-o",      arithmetic + ".h5"});
+                                heads + Words{"--tokens",
+                                              "96",
+                                              "--ranks",
+                                              "1",
+                                              "4",
+                                              "--layouts",
+                                              "zigzag",
+                                              "--masks",
+                                              "causal",
+                                              "--schedules",
+                                              "ring",
+                                              "ulysses",
+                                              "expanded:ring",
+                                              "--input",
+                                              "normal",
+                                              "--rotary",
+                                              "100+first:16",
+                                              "--arithmetic",
+                                              arithmetic,
+                                              "-o",
+                                              arithmetic + ".h5"});
         BOOST_TEST(ending.status == 0, ending.out + ending.err);
     }
     const auto ending = run(folder, predict,
@@ -83,7 +99,7 @@ BOOST_AUTO_TEST_CASE(what_is_measured_stands_beside_predictions_for_machines_of_
 
 BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
     const Folder folder;
-    const Words dropped{"--dropout", "0.25", "--dropout-seed", "9"};
+    const Words dropped{"--dropout", "0.25", "--seed", "9"};
     const Words sinks{"--sinks=1.5,-2,4,0"};
     const Words case_words{"--tokens",
                            "200",

@@ -76,12 +76,10 @@ const std::vector<Danger> dangers{
     {gradients, tiny + Words{"--resume", "--input", "self.h5", "-o", "soft.h5"}, {"input"}},
     {gradients, tiny + over + Words{"--layouts", "file:layout.txt", "-o", "layout.txt"}, {"layout 'layout.txt'"}},
     {gradients, tiny + over + Words{"--masks", "sink:2+documents:@lengths.txt", "-o", "lengths.txt"}, {"mask"}},
-    {gradients, tiny + over + Words{"--config", "c.cfg", "-o", "c.cfg"}, {"config file 'c.cfg'"}},
-    {gradients, tiny + over + Words{"--preset", "c.cfg", "-o", "c.cfg"}, {"config file 'c.cfg'"}},
+    {gradients, tiny + over + Words{"--preset", "c.cfg", "-o", "c.cfg"}, {"preset 'c.cfg'"}},
     {predict, predicted + over + Words{"--machines", "m.toml", "-o", "m.toml"}, {"machine file 'm.toml'"}},
     {predict, predicted + over + Words{"--machines", "m.toml", "--trace", "m.toml"}, {"--trace", "machine file"}},
-    {calibrate, over + Words{"--input", "self.h5", "-o", "hard.h5"}, {"input 'self.h5'"}},
-    {calibrate, over + Words{"--config", "c.cfg", "-o", "c.cfg"}, {"config file"}},
+    {calibrate, over + Words{"--preset", "c.cfg", "-o", "c.cfg"}, {"preset"}},
     // This run's own record, and files of somebody else's.
     {predict, predicted + over + Words{"--trace", "record.h5", "-o", "record.h5"}, {"--trace 'record.h5'", "one file"}},
     {predict, predicted + Words{"--trace", "tr.h5", "-o", "tr.h5"}, {"--trace 'tr.h5'", "one file"}},
@@ -106,7 +104,7 @@ const std::vector<Danger> dangers{
     {gradients, tiny + Words{"--input", "fifo", "-o", "r.h5"}, {"input 'fifo'", "a FIFO"}},
     {gradients, tiny + Words{"--layouts", "file:fifo", "-o", "r.h5"}, {"layout 'fifo'", "a FIFO"}},
     {gradients, tiny + Words{"--masks", "documents:@fifo", "-o", "r.h5"}, {"mask 'fifo'", "a FIFO"}},
-    {gradients, tiny + Words{"--config", "fifo", "-o", "r.h5"}, {"config file 'fifo'", "a FIFO"}},
+    {gradients, tiny + Words{"--preset", "fifo", "-o", "r.h5"}, {"'fifo'"}},
     {predict, predicted + Words{"--machines", "fifo", "-o", "r.h5"}, {"'fifo'"}},
 };
 
@@ -176,7 +174,7 @@ BOOST_AUTO_TEST_CASE(a_long_argument_is_not_echoed_whole) {
     while (blanks.size() < 20'000) blanks += "ab ";
     for (const auto& arguments : {Words{"--layouts", words}, Words{"--masks", list}, Words{"--masks", words},
                                   Words{"--input", words}, Words{"--nonsense", blanks}, Words{"--heads", words},
-                                  Words{"--ranks", words}, Words{"--config", words}, Words{words}}) {
+                                  Words{"--ranks", words}, Words{"--preset", words}, Words{words}}) {
         const auto ending = run(folder, gradient_equivalence, Words{"--tokens", "64"} + arguments);
         BOOST_TEST(ending.status == 1);
         BOOST_TEST(ending.err.size() < 2500u, arguments.front().substr(0, 20) << ": " << ending.err.size());

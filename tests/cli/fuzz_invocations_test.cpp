@@ -70,7 +70,7 @@ std::string nonsense_in(const std::string& text, bool may_be_negative) {
 BOOST_AUTO_TEST_SUITE(cli_fuzz_invocations)
 
 BOOST_AUTO_TEST_CASE(random_invocations_end_in_time_with_figures_or_one_line) {
-    const auto count = setting("RINGLAB_FUZZ", 75), seed = setting("RINGLAB_FUZZ_SEED", 1);
+    const auto count = setting("RINGLAB_FUZZ", 120), seed = setting("RINGLAB_FUZZ_SEED", 1);
     const Folder folder;
     const Files files(folder);
     std::map<std::string, std::size_t> endings;

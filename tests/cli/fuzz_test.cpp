@@ -1,5 +1,6 @@
 #include "fuzz.hpp"
 #include "experiments/command_line/command_line.hpp"
+#include "experiments/command_line/option_groups.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"
@@ -10,37 +11,12 @@
 namespace ringlab::cli::test {
 namespace {
 
-const Words options{"--tokens",
-                    "--ranks",
-                    "--layouts",
-                    "--masks",
-                    "--schedules",
-                    "--heads",
-                    "--input",
-                    "--pad",
-                    "--scale",
-                    "--soft-cap",
-                    "--batch",
-                    "--seed",
-                    "--arithmetic",
-                    "--replicas",
-                    "--slow-gpus",
-                    "--transfer-noise",
-                    "--head-dim",
-                    "--value-dim",
-                    "--timeout",
-                    "--resume",
-                    "--tolerance",
-                    "--judge-limit",
-                    "--placement",
-                    "-o",
-                    "--tokens-per-rank",
-                    "--preset",
-                    "--config",
-                    "--nonsense",
-                    "-x",
-                    "--",
-                    "stray"};
+const Words options{
+    "--tokens",    "--ranks",    "--layouts",         "--masks",   "--schedules", "--heads",      "--input",
+    "--pad",       "--scale",    "--soft-cap",        "--batch",   "--seed",      "--arithmetic", "--replicas",
+    "--rotary",    "--head-dim", "--value-dim",       "--timeout", "--resume",    "--tolerance",  "--judge-limit",
+    "--placement", "-o",         "--tokens-per-rank", "--preset",  "--nonsense",  "-x",           "--",
+    "stray"};
 const Words values{"0",
                    "1",
                    "2",
@@ -90,10 +66,23 @@ const Words values{"0",
                    "%s%n",
                    "{}"};
 
+/// One of every kind.
+void add_options(experiments::Options& known, experiments::Config& config) {
+    add_tokens(known, config.sweep);
+    add_attention(known, config.problem);
+    add_inputs(known, config);
+    add_sweep(known, config.sweep);
+    add_padding(known, config.sweep);
+    add_arithmetic(known, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    add_processes(known, config.execution);
+    add_replicas(known, config.execution);
+    add_judge_limit(known, config.judging);
+    add_tolerance(known, config.judging);
+}
+
 /// Whether parsing ends in a configuration or in an Error of one line.
 bool parses_or_says_why(const Words& arguments) {
-    const experiments::Experiment experiment{
-        "fuzz", "purpose", "example", {.measures = true, .predicts = true, .policies = true, .gate = true}};
+    const experiments::Experiment experiment{"fuzz", "purpose", "example", add_options};
     std::vector<const char*> line{"fuzz"};
     for (const auto& argument : arguments) line.push_back(argument.c_str());
     experiments::Config defaults;
@@ -123,7 +112,7 @@ BOOST_AUTO_TEST_CASE(random_command_lines_are_understood_or_refused_in_one_line)
     }
 }
 
-BOOST_AUTO_TEST_CASE(mutated_config_files_are_understood_or_refused_in_one_line) {
+BOOST_AUTO_TEST_CASE(mutated_presets_are_understood_or_refused_in_one_line) {
     const Folder folder;
     const std::string good =
         "# sizes\ntokens = 64\nranks = 2 4\nheads = 4:2\nlayouts = zigzag striped:4\n"
@@ -132,27 +121,7 @@ BOOST_AUTO_TEST_CASE(mutated_config_files_are_understood_or_refused_in_one_line)
     for (int i = 0; i < 2000; ++i) {
         const auto text = mutated(good, random);
         write_file(folder / "fuzz.cfg", text);
-        BOOST_TEST(parses_or_says_why({"--config", (folder / "fuzz.cfg").string()}), text);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(random_sweeps_run_or_are_refused_in_one_line) {
-    const Folder folder;
-    Random random(3);
-    const Words changed{"--layouts", "--masks", "--schedules", "--heads",     "--scale",       "--arithmetic",
-                        "--batch",   "--seed",  "--soft-cap",   "--value-dim", "--judge-limit", "--input"};
-    for (int i = 0; i < 50; ++i) {
-        Words arguments{"--tokens", "64",  "--ranks",   "2",      "--input", "normal", "--head-dim",   "8",
-                        "--heads",  "4:2", "--layouts", "zigzag", "--masks", "causal", "--schedules", "ring"};
-        const auto option = any_of(random, changed), value = any_of(random, values);
-        for (std::size_t at = 0; at < arguments.size(); at += 2)
-            if (arguments[at] == option) {
-                arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(at),
-                                arguments.begin() + static_cast<std::ptrdiff_t>(at) + 2);
-                break;
-            }
-        arguments = arguments + Words{option, value, "-o", "fuzz.h5", "--overwrite"};
-        check_ending(run(folder, gradient_equivalence, arguments, 30), joined(arguments));
+        BOOST_TEST(parses_or_says_why({"--preset", (folder / "fuzz.cfg").string()}), text);
     }
 }
 
@@ -163,14 +132,14 @@ BOOST_AUTO_TEST_CASE(random_joined_masks_run_and_their_records_hold_what_the_ora
     mask_oracles::Random random(1);
     std::set<std::string> joins{"shared-question:20,10,18+window:18,0+sink:3"};
     while (joins.size() < 30) joins.insert(mask_oracles::random_join(random, tokens, 4));
-    const Words sizes{"--tokens",     std::to_string(tokens),
-                      "--ranks",      "4",
-                      "--layouts",    "zigzag",
+    const Words sizes{"--tokens",    std::to_string(tokens),
+                      "--ranks",     "4",
+                      "--layouts",   "zigzag",
                       "--schedules", "ring",
-                      "--heads",      "4:2",
-                      "--head-dim",   "8",
-                      "--input",      "normal",
-                      "-o",           "r.h5",
+                      "--heads",     "4:2",
+                      "--head-dim",  "8",
+                      "--input",     "normal",
+                      "-o",          "r.h5",
                       "--masks"};
     const auto ending = run(folder, gradient_equivalence, sizes + Words(joins.begin(), joins.end()), 60);
     BOOST_TEST(ending.status == 0, ending.out + ending.err);
@@ -198,57 +167,6 @@ BOOST_AUTO_TEST_CASE(random_joined_masks_run_and_their_records_hold_what_the_ora
         BOOST_TEST(wrong == 0, masks[i]);
     }
     BOOST_TEST(names.size() == joins.size());
-}
-
-BOOST_AUTO_TEST_CASE(mutated_machine_files_predict_or_are_refused_in_one_line) {
-    const Folder folder;
-    const auto good = contents_of(RINGLAB_SOURCE_DIR "/experiments/machines/h200_cluster.toml");
-    BOOST_REQUIRE(!good.empty());
-    Random random(4);
-    for (int i = 0; i < 40; ++i) {
-        const auto text = mutated(good, random);
-        write_file(folder / "fuzz.toml", text);
-        const auto ending = run(folder, predict,
-                                {"--machines", "fuzz.toml", "--ranks", "2", "--tokens-per-rank", "256", "--layouts",
-                                 "zigzag", "-o", "fuzz.h5", "--overwrite"},
-                                30);
-        check_ending(ending, "machine file of mutation " + std::to_string(i));
-    }
-}
-
-BOOST_AUTO_TEST_CASE(mutated_permutations_run_or_are_refused_in_one_line) {
-    const Folder folder;
-    std::string good;
-    for (int i = 0; i < 64; ++i) good += std::to_string((i * 5) % 64) + "\n";
-    Random random(5);
-    for (int i = 0; i < 25; ++i) {
-        const auto text = i == 0 ? good : mutated(good, random);
-        write_file(folder / "fuzz.txt", text);
-        auto arguments = small;
-        arguments[1] = "file:fuzz.txt";
-        const auto ending = run(folder, gradient_equivalence, arguments + Words{"-o", "fuzz.h5", "--overwrite"}, 30);
-        check_ending(ending, text);
-        if (i == 0) BOOST_TEST(ending.status == 0, ending.err);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(truncated_and_mutated_inputs_run_or_are_refused_in_one_line) {
-    const Folder folder;
-    BOOST_REQUIRE(run(folder, gradient_equivalence,
-                      small + Words{"--input", "normal", "--head-dim", "8", "--save-tensors", "t", "-o", "r.h5"})
-                      .status == 0);
-    const auto good = contents_of(fs::directory_iterator(folder / "t")->path());
-    BOOST_REQUIRE(good.size() > 2000u);
-    Random random(6);
-    for (int i = 0; i < 30; ++i) {
-        // Structure lies at the front of the file and between the datasets: half of the changes go to the front.
-        const auto cut = i % 2 == 0 ? good.substr(0, below(random, good.size()))
-                                    : mutated(good.substr(0, 2000), random).substr(0, 2000) + good.substr(2000);
-        write_file(folder / "fuzz.h5", cut);
-        check_ending(run(folder, gradient_equivalence,
-                         small + Words{"--input", "fuzz.h5", "--tolerance", "1", "-o", "o.h5", "--overwrite"}, 30),
-                     "input of mutation " + std::to_string(i));
-    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

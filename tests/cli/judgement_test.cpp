@@ -27,8 +27,8 @@ BOOST_AUTO_TEST_CASE(a_record_says_how_much_of_each_run_was_judged) {
 }
 
 // By processor time, in which starting up is less than two runs.
-BOOST_DATA_TEST_CASE(repeats_are_executed_and_judged,
-                     boost::unit_test::data::make({gradient_equivalence, bf16_error}), program) {
+BOOST_DATA_TEST_CASE(repeats_are_executed_and_judged, boost::unit_test::data::make({gradient_equivalence, bf16_error}),
+                     program) {
     const Folder folder;
     const auto seconds_of = [&](const std::string& repeats) {
         const auto ending =

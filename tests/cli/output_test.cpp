@@ -15,7 +15,7 @@ namespace ringlab::cli::test {
 namespace {
 
 const std::string precious = "a year of work\n";
-const Words sweep{"--tokens", "512",     "--layouts", "contiguous", "zigzag",       "striped", "striped:4", "--ranks",
+const Words sweep{"--tokens", "512",     "--layouts", "contiguous", "zigzag",      "striped", "striped:4", "--ranks",
                   "4",        "--masks", "causal",    "full",       "--schedules", "ring",    "pull"};
 constexpr std::size_t sweep_runs = 4 * 2 * 2;
 

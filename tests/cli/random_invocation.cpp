@@ -9,153 +9,40 @@
 namespace ringlab::cli::test {
 namespace {
 
-const Words numbers{"0",
-                    "1",
-                    "2",
-                    "3",
-                    "4",
-                    "-1",
-                    "7",
-                    "16",
-                    "60",
-                    "64",
-                    "4k",
-                    "8Ki",
-                    "8,192",
-                    "1024",
-                    "1e9",
-                    "1000000000",
-                    "2147483647",
-                    "2147483648",
-                    "1048576",
-                    "1048577",
-                    "4294967296",
-                    "9223372036854775807",
-                    "9223372036854775808",
-                    "1Gi",
-                    "99999999999999999999",
-                    "-9223372036854775808",
-                    "0.5",
-                    "1e-300",
-                    "1e300",
-                    "1e18",
-                    "nan",
-                    "inf",
-                    "-inf",
-                    "",
-                    " ",
-                    "0x10",
-                    "1,2",
-                    "1000000000000000"};
+/// The parts of a text between bars.
+Words parts_of(const std::string& text) {
+    Words parts{""};
+    for (const char c : text)
+        if (c == '|')
+            parts.emplace_back();
+        else
+            parts.back() += c;
+    return parts;
+}
+
+const auto numbers = parts_of(
+    "0|1|2|3|4|-1|7|16|60|64|4k|8Ki|8,192|1024|1e9|1000000000|2147483647|2147483648|1048576|1048577|4294967296|"
+    "9223372036854775807|9223372036854775808|1Gi|99999999999999999999|-9223372036854775808|0.5|1e-300|1e300|1e18|nan|"
+    "inf|-inf|| |0x10|1,2|1000000000000000");
 /// What is typed wrongly, or at a limit; what is right is asked of the registries.
-const Words odd_layouts{"striped:16", "striped:0", "striped:-1",     "striped:9223372036854775807",
-                        "striped:4k", "zigzag:1",  "spiral",         "file:fuzz.txt",
-                        "file:",      "file:.",    "file:/dev/null", "zig",
-                        "striped:",   ":"};
-const Words odd_schedules{"all-gather:1000000000",
-                          "ring:1",
-                          "ulysses:0",
-                          "ulysses:9223372036854775807",
-                          "double-ring",
-                          "double-ring:-3",
-                          "bidirectional:2",
-                          "seen:9223372036854775807",
-                          "seen:-1",
-                          "pass-q:",
-                          "ulyses:2",
-                          "joined-ring:3",
-                          "expanded:",
-                          "expanded:expanded:ring"};
-const Words mask_specs{"full",
-                       "causal",
-                       "window:8,0",
-                       "window:0,0",
-                       "window:8,0+sink:4",
-                       "sink:3",
-                       "prefix:5",
-                       "prefix:0",
-                       "block-causal:32x2",
-                       "documents:30,34",
-                       "causal+documents:1x64",
-                       "documents:0",
-                       "documents:@fuzz.txt",
-                       "documents:1x99999999999",
-                       "documents:9223372036854775807x2",
-                       "valid:0-10",
-                       "valid:5-3",
-                       "window:9223372036854775807,9223372036854775807",
-                       "sink:9223372036854775807",
-                       "causal+",
-                       "+",
-                       "casual",
-                       "documents:input",
-                       "causal+causal+causal",
-                       "window:,",
-                       "valid:0-64+valid:63-64+full",
-                       "valid:63-64",
-                       "padded-segments:64/0",
-                       "padded-segments:32/5,32",
-                       "shared-question:16,24x2",
-                       "prefix-documents:8,24,32,0",
-                       "prefix-documents:8,24,31,1",
-                       "chunks:7",
-                       "chunks:9223372036854775807"};
-const Words words{"normal",
-                  "real",
-                  "outlier",
-                  "sink",
-                  "offset",
-                  "ring",
-                  "pull",
-                  "all-gather",
-                  "all-gather:2",
-                  "all-gather:0",
-                  "all-gather:1000000000",
-                  "fp64",
-                  "fp32",
-                  "bf16",
-                  "fp16",
-                  "fp8",
-                  "carry",
-                  "partials",
-                  "running",
-                  "strided",
-                  "consecutive",
-                  "threads",
-                  "mpi",
-                  "loopback",
-                  "cpu",
-                  "cuda",
-                  "ideal",
-                  "h200_cluster",
-                  "h200_nvswitch_nccl",
-                  "fuzz.toml",
-                  "fuzz.cfg",
-                  "fuzz.h5",
-                  "fuzz.txt",
-                  "tiles",
-                  "rate",
-                  "events",
-                  "symmetric",
-                  "llama-3.1-8b",
-                  "4:2",
-                  "8:8",
-                  "4:3",
-                  "1:1",
-                  "1000000:1000000",
-                  ":",
-                  "4:",
-                  "0-1",
-                  "5-2",
-                  "0-9223372036854775807",
-                  "%s%n",
-                  "{}",
-                  "\xff\xfe",
-                  "a\nb",
-                  "/",
-                  ".",
-                  "/dev/null",
-                  "/proc/self/mem"};
+const auto odd_layouts = parts_of(
+    "striped:16|striped:0|striped:-1|striped:9223372036854775807|striped:4k|zigzag:1|spiral|file:fuzz.txt|file:|file:.|"
+    "file:/dev/null|zig|striped:|:");
+const auto odd_schedules = parts_of(
+    "all-gather:1000000000|ring:1|ulysses:0|ulysses:9223372036854775807|double-ring|double-ring:-3|bidirectional:2|"
+    "seen:9223372036854775807|seen:-1|pass-q:|ulyses:2|joined-ring:3|expanded:|expanded:expanded:ring");
+const auto mask_specs = parts_of(
+    "full|causal|window:8,0|window:0,0|window:8,0+sink:4|sink:3|prefix:5|prefix:0|block-causal:32x2|documents:30,34|"
+    "causal+documents:1x64|documents:0|documents:@fuzz.txt|documents:1x99999999999|documents:9223372036854775807x2|"
+    "valid:0-10|valid:5-3|window:9223372036854775807,9223372036854775807|sink:9223372036854775807|causal+|+|casual|"
+    "documents:input|causal+causal+causal|window:,|valid:0-64+valid:63-64+full|valid:63-64|padded-segments:64/0|"
+    "padded-segments:32/5,32|shared-question:16,24x2|prefix-documents:8,24,32,0|prefix-documents:8,24,31,1|chunks:7|"
+    "chunks:9223372036854775807");
+const auto words = parts_of(
+    "normal|real|outlier|sink|offset|ring|pull|all-gather|all-gather:2|all-gather:0|all-gather:1000000000|fp64|fp32|"
+    "bf16|fp16|fp8|carry|partials|running|strided|consecutive|threads|mpi|loopback|cpu|cuda|ideal|h200_cluster|"
+    "h200_nvswitch_nccl|fuzz.toml|fuzz.cfg|fuzz.h5|fuzz.txt|tiles|rate|events|symmetric|llama-3.1-8b|4:2|8:8|4:3|1:1|"
+    "1000000:1000000|:|4:|0-1|5-2|0-9223372036854775807|%s%n|{}|\xff\xfe|a\nb|/|.|/dev/null|/proc/self/mem");
 
 /// What such an option names is written, so that a fuzz must not draw names of which one may be a device.
 bool is_written(const std::string& option) {
@@ -183,12 +70,11 @@ std::string value_for(Random& random, const std::string& option) {
     static const std::map<std::string, Words> by_option{
         {"--sinks", {"normal", "1.5", "-800", "1,2,3,4", "1,2", "inf", "1e308", "none", ""}},
         {"--latent", {"8+4", "16", "0+4", "8+8", "8+9223372036854775807", "none", "+", "1"}},
-        {"--rotary-pairs", {"half", "interleaved", "thirds"}},
-        {"--rotary-positions", {"global", "documents", "local"}},
-        {"--rotary-scaling",
-         {"none", "linear:4", "ntk:8", "llama3:8,1,4,64", "yarn:40,64", "yarn:1e308,1e-308", "llama3:8,4,1,64",
-          "ntk:"}},
-        {"--stack", {"gemma-3-27b", "llama-3.1-8b", "fuzz.cfg", "nothere", "."}},
+        {"--rotary",
+         {"none", "100", "10000+dims:4", "100+first:2+pairs:interleaved", "100+pairs:thirds", "1+", "100+dims:-2",
+          "100+scaling:linear:4", "100+scaling:llama3:8,1,4,64", "100+scaling:yarn:1e308,1e-308",
+          "100+scaling:ntk:", "100+scaling:llama3:8,4,1,64+positions:documents", "+", "100+positions:local"}},
+        {"--slow-gpus", {"0", "1", "1:2", "1:0.5", "2:1e300", "-1", "9:", ":"}},
         {"--gpus", {"0", "1", "8", "9", "-1", "1000000000"}},
         {"--span-ranks", {"0", "1", "2", "64", "-1", "9223372036854775807", "none"}},
         {"--heads",
@@ -199,12 +85,11 @@ std::string value_for(Random& random, const std::string& option) {
         {"--compute-model", {"tiles", "rate", "guess"}},
         {"--engine", {"events", "symmetric"}},
         {"--policies", {"carry", "gradients", "partials", "running", "hope"}},
-        {"--preset", {"llama-3.1-8b", "deepseek-v3", "fuzz.cfg", "gpt-9"}},
-        {"--config", {"fuzz.cfg", "nothere.cfg", "."}},
+        {"--preset", {"llama-3.1-8b", "deepseek-v3", "fuzz.cfg", "fuzz.cfg", "gpt-9", "."}},
+        {"--judge-limit", {"none", "1", "63", "0", "-1"}},
         {"--placement", {"consecutive", "strided", "file:fuzz.txt", "file:"}},
         {"--clock", {"calibrated", "sustained", "cuckoo"}},
         {"--trace", {"trace.json", "fuzz.h5", "missing/t.json", "."}},
-        {"--trace-ranks", {"0-1", "5-2", "0-9223372036854775807", "x"}},
         {"--save-tensors", {"tensors", "fuzz.h5", "missing/t"}},
         {"-o", {"out.h5", "missing/out.h5", ".", "fuzz.h5", "fuzz.txt"}},
     };
@@ -212,21 +97,18 @@ std::string value_for(Random& random, const std::string& option) {
     return any_of(random, found == by_option.end() ? numbers : found->second);
 }
 
-const Words common{"--tokens", "--tokens-per-rank", "--batch",    "--heads", "--head-dim", "--value-dim",
-                   "--scale",  "--soft-cap",        "--preset",   "--masks", "--config",   "-o",
-                   "--resume", "--overwrite",       "--nonsense", "--help",  "--version"};
-const Words laid_out{"--layouts", "--schedules", "--schedules", "--ranks", "--pad"};
-const Words around{"--queries",      "--latent",         "--sinks",       "--dropout",
-                   "--dropout-seed", "--rotary",         "--rotary-dims", "--rotary-first",
-                   "--rotary-pairs", "--rotary-scaling", "--rotary",      "--rotary-positions"};
-const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas",  "--placement", "--repeats",
-                     "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
-const Words predictions{"--machines",    "--compute-model", "--engine",     "--trace",
-                        "--trace-ranks", "--trace-runs",    "--span-ranks", "--cause-ranks"};
-const Words disturbances{"--policies",         "--clock",         "--replicas",        "--placement",
-                         "--threads",          "--slow-gpus",     "--slow-gpu-factor", "--slow-links",
-                         "--slow-link-factor", "--compute-noise", "--start-skew",      "--transfer-noise",
-                         "--repeats",          "--seed"};
+const auto common = parts_of(
+    "--tokens|--tokens-per-rank|--batch|--heads|--head-dim|--value-dim|--scale|--soft-cap|--preset|--masks|-o|--resume|"
+    "--overwrite|--nonsense|--help|--version");
+const auto laid_out = parts_of("--layouts|--schedules|--schedules|--ranks|--pad");
+const auto around = parts_of("--queries|--latent|--sinks|--dropout|--rotary|--rotary");
+const auto measured = parts_of(
+    "--input|--seed|--arithmetic|--replicas|--placement|--repeats|--timeout|--judge-limit|--save-tensors|--transport|"
+    "--backend");
+const auto predictions = parts_of("--machines|--compute-model|--engine|--trace|--span-ranks");
+const auto disturbances = parts_of(
+    "--policies|--clock|--replicas|--placement|--slow-gpus|--slow-links|--compute-noise|--start-skew|--transfer-noise|"
+    "--repeats|--seed");
 
 bool is_flag(const std::string& option) {
     for (const auto* flag : {"--pad", "--resume", "--overwrite", "--help", "--version", "--nonsense"})
@@ -238,9 +120,9 @@ bool is_flag(const std::string& option) {
 Invocation small_run(Random& random) {
     switch (below(random, 11)) {
         case 9:
-            return {decode, {"--tokens",   "64",    "--ranks", "2",     "--layouts", "zigzag", "--schedules", "merge",
-                             "--head-dim", "8",     "--heads", "4:2",   "--repeats", "1",      "--steps",      "1",
-                             "--machines", "ideal", "-o",      "out.h5"}};
+            return {decode, {"--tokens", "64",         "--ranks",    "2",       "--layouts", "zigzag",    "--schedules",
+                             "merge",    "--head-dim", "8",          "--heads", "4:2",       "--repeats", "1",
+                             "--steps",  "1",          "--machines", "ideal",   "-o",        "out.h5"}};
         case 10:
             return {advise,
                     {"--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--schedules", "ring", "--head-dim",
@@ -248,7 +130,7 @@ Invocation small_run(Random& random) {
         case 8:  // which gets as far as there are GPUs
             return {throughput,
                     {"--ranks", "1", "--tokens-per-rank", "64", "--layouts", "zigzag", "--masks", "causal", "--shapes",
-                     "4:2/64", "--rounds", "1", "--seconds", "0.001", "-o", "out.h5"}};
+                     "4:2/64", "--seconds", "0.001", "-o", "out.h5"}};
         case 0:
         case 1:
         case 2:
@@ -291,7 +173,7 @@ void change(Invocation& one, Random& random) {
     if (one.program == predict || one.program == compare_layouts) options = options + predictions;
     if (one.program == predict) options = options + disturbances;
     if (one.program != throughput && one.program != calibrate) options = options + around;
-    if (one.program == advise) options = options + Words{"--gpus", "--layers", "--keep", "--reserved"};
+    if (one.program == advise) options = options + Words{"--gpus", "--layers", "--keep", "--resident"};
     for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
         const auto option = any_of(random, options);
         remove(one.arguments, option);

@@ -37,10 +37,8 @@ BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
           {"bf16", {}},
           {"bf16", {"--rotary", "10000"}},
           {"fp64", {"--sinks", "normal", "--dropout", "0.2"}},
-          {"fp64", {"--dropout", "0.3", "--dropout-seed", "81985529216486895"}},
-          {"fp64",
-           {"--rotary", "500", "--rotary-dims", "32", "--rotary-first", "16", "--rotary-pairs", "interleaved",
-            "--rotary-scaling", "yarn:8,64", "--rotary-positions", "documents"}}}) {
+          {"fp64", {"--dropout", "0.3", "--seed", "81985529216486895"}},
+          {"fp64", {"--rotary", "500+dims:32+first:16+pairs:interleaved+scaling:yarn:8,64+positions:documents"}}}) {
         const Folder folder;
         const Words arguments{"--arithmetic",
                               arithmetic,

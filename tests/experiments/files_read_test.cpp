@@ -1,6 +1,6 @@
-#include "experiments/files/digest.hpp"
 #include "experiments/files/files_read.hpp"
 #include "experiments/command_line/command_line.hpp"
+#include "experiments/files/digest.hpp"
 #include "layouts/basics/text_file.hpp"
 #include "layouts/masks/mask.hpp"
 #include "record_support.hpp"
@@ -153,7 +153,9 @@ BOOST_AUTO_TEST_CASE(a_library_that_is_given_by_path_is_noted_when_options_are_r
     const auto path = folder / "libcudnn.so.9";
     put_bytes(path, "abc");
     FilesRead account;
-    const Experiment experiment{"throughput", "purpose", "example", {.throughput = true}};
+    const Experiment experiment{"throughput", "purpose", "example", [](Options& options, Config& config) {
+                                    options.add("cudnn", &config.timing.cudnn, "FILE", "help");
+                                }};
     Config defaults;
     defaults.output.path = (folder / "r.h5").string();
     const auto option = path.string();
@@ -182,10 +184,10 @@ BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
         "gpu/device/nvml.cpp",
         "gpu/device/shared_library.hpp",  // --cudnn, which config.cpp notes
     };
-    const std::set<std::string> noting{
-        "experiments/record/read_record.cpp",        "experiments/inputs/inputs_file.cpp",
-        "experiments/prediction/scored_rings.cpp",   "experiments/validation/all_records.cpp",
-        "experiments/validation/scored_records.cpp"};
+    const std::set<std::string> noting{"experiments/record/read_record.cpp", "experiments/inputs/inputs_file.cpp",
+                                       "experiments/prediction/scored_rings.cpp",
+                                       "experiments/validation/all_records.cpp",
+                                       "experiments/validation/scored_records.cpp"};
     std::size_t looked_at = 0;
     for (const auto* folder : {"layouts", "sim", "reference", "processes", "gpu", "experiments"})
         for (const auto& entry : fs::recursive_directory_iterator(fs::path(RINGLAB_SOURCE_DIR) / folder)) {

@@ -5,6 +5,7 @@
 // RINGLAB_FUZZ_FIRST=4711 begins with that run of the seed: to go on in parts, or with RINGLAB_FUZZ=1 to repeat one.
 
 #include "experiments/command_line/command_line.hpp"
+#include "experiments/command_line/option_groups.hpp"
 #include "experiments/config/source.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/study/judge.hpp"
@@ -29,9 +30,20 @@ std::size_t setting(const char* variable, std::size_t otherwise) {
     return text ? static_cast<std::size_t>(std::strtoull(text, nullptr, 10)) : otherwise;
 }
 
+/// Options of gradient_equivalence.
+void add_options(Options& options, Config& config) {
+    add_tokens(options, config.sweep);
+    add_queries(options, config.sweep);
+    add_attention(options, config.problem);
+    add_inputs(options, config);
+    add_sweep(options, config.sweep);
+    add_padding(options, config.sweep);
+    add_arithmetic(options, config.problem, {"fp64", "fp32", "bf16", "fp16"});
+    add_policies(options, config.sweep);
+}
+
 Config config_of(const std::vector<std::string>& words) {
-    const Experiment experiment{
-        "tolerance_fuzz", "", "", {.measures = true, .policies = true, .gate = true}, FileKind::record};
+    const Experiment experiment{"tolerance_fuzz", "", "", add_options};
     Config defaults;
     defaults.output.path = "tolerance_fuzz.h5";
     defaults.execution.repeats = 1;

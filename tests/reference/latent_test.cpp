@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
                }).find("is for problems with a latent") != std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.problem.latent.shared = 8; }).find("must be fewer") != std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.problem.kv_heads = 2; }).find("say 4:4") != std::string::npos);
-    BOOST_TEST(refusal([](GateCase& c) { c.problem.rotary.first = 4; }).find("--rotary-first 5") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.problem.rotary.first = 4; }).find("first:5") != std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "expanded:pull"; }).find("give pull") != std::string::npos);
     for (const auto* spec : {"", "0+64", "512+", "+64", "512-64", "x"})
         BOOST_CHECK_THROW(layouts::parse_latent(spec), Error);

@@ -120,7 +120,7 @@ public:
                 section.empty() || given(section) ? fmt::format("'{}'", key) : fmt::format("all of [{}]", section);
             if (names.empty() || names.back() != name) names.push_back(name);
         }
-        const auto* says = "predict --list-machine-keys shows all keys";
+        const auto* says = "calibrate --list-machine-keys shows all keys";
         if (missing_.size() == 1) fail("{}: key '{}' is missing; {}", file_, missing_.front(), says);
         if (!names.empty())
             fail("{}: {} keys are missing: {}; {}", file_, missing_.size(), fmt::join(names, ", "), says);
@@ -226,7 +226,7 @@ private:
         for (const auto& [name, node] : table) {
             const auto key = prefix + std::string(name.str());
             if (is_retired(key)) continue;
-            if (!known(key)) fail_at(node, "unknown key '{}'; predict --list-machine-keys shows all keys", key);
+            if (!known(key)) fail_at(node, "unknown key '{}'; calibrate --list-machine-keys shows all keys", key);
             if (const auto* inner = node.as_table()) reject_unknown_keys(*inner, key + ".");
         }
     }

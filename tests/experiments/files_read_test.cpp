@@ -1,6 +1,7 @@
 #include "experiments/files/files_read.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/files/digest.hpp"
+#include "experiments/options/options.hpp"
 #include "layouts/basics/text_file.hpp"
 #include "layouts/masks/mask.hpp"
 #include "record_support.hpp"

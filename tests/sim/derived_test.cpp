@@ -181,14 +181,14 @@ BOOST_DATA_TEST_CASE(a_file_without_one_of_the_five_is_refused_by_its_name, data
     auto four = one_host;
     four.erase(four.begin() + static_cast<std::ptrdiff_t>(left_out));
     BOOST_TEST(refusal_of(text_of_keys(four)) ==
-               fmt::format("mine.toml: key '{}' is missing; predict --list-machine-keys shows all keys",
+               fmt::format("mine.toml: key '{}' is missing; calibrate --list-machine-keys shows all keys",
                            one_host[left_out].key));
 }
 
 BOOST_AUTO_TEST_CASE(several_hosts_need_the_rate_of_their_network) {
     BOOST_TEST(refusal_of(text_of_keys(with(one_host, {"topology.hosts", 2}))) ==
                "mine.toml: key 'between_hosts.link_gigabytes_per_second' is missing; "
-               "predict --list-machine-keys shows all keys");
+               "calibrate --list-machine-keys shows all keys");
     BOOST_TEST(refusal_of("").starts_with("mine.toml: 5 keys are missing: "));
 }
 

@@ -260,16 +260,16 @@ BOOST_AUTO_TEST_CASE(all_missing_keys_are_named_at_once_and_a_missing_section_by
     text = replaced(text, "\nteraflops =", "\n# teraflops =");
     BOOST_TEST(error_of(text) ==
                "machine.toml: 2 keys are missing: 'attention.forward.teraflops', "
-               "'inside_host.link_gigabytes_per_second'; predict --list-machine-keys shows all keys");
+               "'inside_host.link_gigabytes_per_second'; calibrate --list-machine-keys shows all keys");
     text += "\n[kernels.small]\nscores = \"plain\"\n";
     BOOST_TEST(error_of(text) ==
                "machine.toml: 12 keys are missing: 'attention.forward.teraflops', "
                "'inside_host.link_gigabytes_per_second', all of [kernels.small.forward], all of "
-               "[kernels.small.backward]; predict --list-machine-keys shows all keys");
+               "[kernels.small.backward]; calibrate --list-machine-keys shows all keys");
     BOOST_TEST(error_of("name = \"none\"") ==
                "machine.toml: 5 keys are missing: 'topology.hosts', 'topology.gpus_per_host', "
                "'attention.forward.teraflops', 'inside_host.link_gigabytes_per_second', 'device_memory.gigabytes'; "
-               "predict --list-machine-keys shows all keys");
+               "calibrate --list-machine-keys shows all keys");
 }
 
 BOOST_AUTO_TEST_CASE(ports_matter_between_hosts_alone) {

@@ -3,7 +3,8 @@
 
 PROGRAMS is the folder of a build that holds the programs, as in build/ci/experiments. Each program has a page with its
 `--help`. The page `lists.md` has every section of `--list`, `machine-files.md` is `--list-machine-keys`, `scores.md` is
-what `validate --measured all` prints, and `README.md` is the index. With --check nothing is written: the first line in
+what `validate --measured all` prints, `records.md` has what the records of experiments/results say of themselves, and
+`README.md` is the index. With --check nothing is written: the first line in
 which each page differs is printed, and the exit status is then 1. The test `validation` checks `scores.md`.
 """
 import argparse
@@ -15,9 +16,16 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests"))
+import with_h5py
+
+try:
+    import h5py
+except ImportError:
+    with_h5py.restart()
+
 PAGES = "docs/reference"
 SCORES = "scores.md"
-RECORDS = "records.md"  # of the records, not of the programs
 NOTE = "<!-- Written by docs/make_reference.py from what the programs print. Do not edit. -->\n\n"
 
 
@@ -60,6 +68,20 @@ def block(text):
     return "```\n" + text.strip("\n") + "\n```\n"
 
 
+def records_page(root):
+    """What each record says of itself, a row each."""
+    about = ("question", "headline", "machine", "caveat")
+    page = (NOTE.replace("programs print", "records say") + "# Records\n\n"
+            "What each record of experiments/results says of itself; `/provenance` in it has the command, the build and the machine. Records "
+            "from before 2026-11-28 were packed again: measured values in single precision, without what nobody reads (predictions of "
+            "their day, spans of these, issue times of single passes). They can be read, but `--resume` cannot continue them.\n\n"
+            f"| record | {' | '.join(about)} |\n|---|{'---|' * len(about)}\n")
+    for path in sorted((root / "experiments/results").glob("*.h5")):
+        with h5py.File(path) as record:
+            page += f"| `{path.name}` | " + " | ".join(record.attrs[name] for name in about) + " |\n"
+    return page
+
+
 def pages(programs, root):
     found, lists, purposes = {}, {}, []
     for name in names_of_programs(root):
@@ -82,6 +104,7 @@ def pages(programs, root):
     keys = printed(programs / "calibrate", ["--list-machine-keys"], root)
     found["machine-files.md"] = NOTE + "# Every key of a machine file\n\nThis is `calibrate --list-machine-keys`. " + re.sub(
         r"(?m)^(\[.*\]|Before all sections)$", r"## \1", keys)
+    found["records.md"] = records_page(root)
     index = "# What the programs print\n\n" + "| program | what it does |\n|---|---|\n" + "".join(purposes)
     found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n\n[Every key of a machine file](machine-files.md).\n\n[How far off predictions are](scores.md).\n\n[All records](records.md).\n"
     return found
@@ -104,7 +127,7 @@ def main():
     root = arguments.root.resolve()
     folder = root / PAGES
     right = pages(arguments.programs.resolve(), root)
-    present = {path.name: path.read_text() for path in folder.glob("*.md") if path.name != RECORDS}
+    present = {path.name: path.read_text() for path in folder.glob("*.md")}
     if not arguments.check:
         right[SCORES] = scores_page(arguments.programs.resolve(), root)
     elif SCORES in present:

@@ -65,7 +65,7 @@ printf '%s\n' attention_maps balance bf16_error crossover gradient_equivalence |
   xargs --max-procs="$(nproc)" --replace "$python" notebooks/{}.py "$out"
 "$python" notebooks/jitter.py "$out"/jitter_{slow_gpu,slow_link,noise}.h5
 # What only GPUs can measure comes from the records that lie in the repository.
-"$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"
+"$python" notebooks/throughput.py experiments/results/throughput_{2,4}xh100_schedules.h5 --figures "$out/figures"
 "$python" notebooks/validation.py "$out"/{predicted_{4xh200,2cpus,schedules,schedules_nccl},published}.h5
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"

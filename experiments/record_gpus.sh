@@ -9,7 +9,7 @@
 #   short      rings of 512 to 2Ki tokens per GPU, beside as much work on one GPU
 #   planned    packings of real lengths in layout planned and in others, on two GPUs
 #   layouts    rings by layout, and under a window and packed documents
-#   alone      one GPU in two protocols (peers.py times others' kernels in the same cases), and its portable kernels
+#   alone      one GPU in two protocols, and its portable kernels (`python -m ringlab.peers --systems alone` times others')
 #   uses       timelines, a token and a suffix after long caches, latents, rotary embedding
 #   judged     gradients and bf16 errors against fp64, over both transports
 #   context    the longest sequences that fit, run

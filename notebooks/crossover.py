@@ -18,10 +18,6 @@ runs = figures.read_runs(arguments.records, "predict")
 
 
 # %%
-def tokens_per_rank(run):
-    return run["padded_tokens"] / run["ranks"]
-
-
 def speed(run, group, time):
     """TFLOP/s per GPU, of visible pairs, if the pass took this time."""
     return run.read(f"{group}/flop") / run.read(f"{group}/{time}") / run["ranks"] / 1e12
@@ -44,14 +40,14 @@ def share_of_links(run, group):
 def crossover_on_paper(cases, machine):
     """Tokens per GPU from which forward hops hide behind balanced compute; None if the record lacks the figures."""
     group = f"predicted/{machine}/forward"
-    run = max(cases, key=tokens_per_rank)
+    run = max(cases, key=lambda run: run.tokens_per_rank)
     if f"{group}/spans" not in run:
         return None
     incoming = np.isin(run.read(f"{group}/spans/kind"), ("receive", "fetch"))
     seconds = (run.read(f"{group}/spans/end") - run.read(f"{group}/spans/begin"))[incoming]
     if not len(seconds) or not run.read(f"{group}/compute_time").any():
         return None
-    tokens, flop = tokens_per_rank(run), run.read(f"{group}/flop")
+    tokens, flop = run.tokens_per_rank, run.read(f"{group}/flop")
     flop_per_second = flop / run.read(f"{group}/compute_time").sum()
     flop_per_step = flop / run["ranks"] ** 2
     # A step of n tokens computes for (n / tokens)^2 * flop_per_step / flop_per_second and transfers for
@@ -72,8 +68,8 @@ def draw(cases, machines):
         for which, fast, links in zip(figures.PASSES, column[0::2], column[1::2]):
             group = f"predicted/{machine}/{which}"
             for layout, style in layouts.items():
-                line = sorted(cases.where(layout=layout), key=tokens_per_rank)
-                tokens = [tokens_per_rank(run) for run in line]
+                line = sorted(cases.where(layout=layout), key=lambda run: run.tokens_per_rank)
+                tokens = [run.tokens_per_rank for run in line]
                 for time, dash in (("naive_overlapped", (0, (4, 2))), ("naive_serial", (0, (1, 1.5)))):
                     fast.plot(tokens, [speed(run, group, time) for run in line], ls=dash, lw=0.6, color=style.color)
                 fast.plot(tokens, [speed(run, group, "makespan") for run in line], marker=style.marker,
@@ -87,9 +83,7 @@ def draw(cases, machines):
                              va="top")
         for axis in column:
             axis.grid(axis="y")
-            figures.scale_by_tokens(axis)
-            axis.set_xticks(sorted({tokens_per_rank(run) for run in cases}))
-            axis.minorticks_off()
+            figures.scale_by_tokens(axis, {run.tokens_per_rank for run in cases})
         column[-1].set_xlabel("tokens per GPU")
     figures.start_at_zero(axes)
     for index, which in enumerate(figures.PASSES):
@@ -113,7 +107,7 @@ for label, cases in runs.groups("mask", "ranks", "algorithm"):
     for machine in machines:
         paper = crossover_on_paper(cases, machine)
         on_paper = f"hops hide from {paper:.0f} tokens per GPU on, on paper" if paper else "no figures for a crossover"
-        for run in sorted(cases, key=tokens_per_rank):
+        for run in sorted(cases, key=lambda run: run.tokens_per_rank):
             print(f"{machine}, {run.name}: " + ", ".join(
                 f"{which} {speed(run, f'predicted/{machine}/{which}', 'makespan'):.0f} TFLOP/s per GPU, links cost "
                 f"{100 * share_of_links(run, f'predicted/{machine}/{which}'):.1f} %" for which in figures.PASSES))

@@ -13,46 +13,18 @@ from matplotlib.lines import Line2D
 import figures
 
 arguments = figures.arguments(__doc__, "decode.h5", "decode_2cpus.h5", "decode_predicted.h5")
-COLORS = {"merge": figures.BLUE, "merge:tree": figures.SKY, "pass-q": figures.GREEN, "ring": figures.VERMILLION,
-          "all-gather": figures.ORANGE, "bidirectional": figures.PURPLE, "pull": figures.DARK}
-MARKERS = {"merge": "o", "merge:tree": "v", "pass-q": "s", "ring": "^", "all-gather": "D"}
-
-
-# %%
-def panels_of(runs):
-    """(title, runs, machine or nothing) for each layout, ring size and machine."""
-    for label, cases in runs.groups("layout", "ranks", "queries"):
-        for machine in cases[0].machines() or [None]:
-            run = cases[0]
-            heads = f"{run['query_heads']}:{run['kv_heads']} heads of {run['head_dim']}"
-            yield f"P = {run['ranks']}, {run['layout']}, {heads}\npredicted on {machine}", cases, machine
-
-
-def draw(axis, title, cases, machine):
-    axis.set_title(title)
-    for schedule in cases.unique("algorithm"):
-        line = sorted(cases.where(algorithm=schedule), key=lambda run: run["tokens"])
-        color = COLORS.get(schedule, figures.GREY)
-        tokens = [run["tokens"] for run in line]
-        if machine:
-            axis.plot(tokens, [1e3 * run[f"seconds_predicted_forward_{machine}"] for run in line], color=color)
-        if "measured/forward/seconds" in line[0]:
-            axis.plot(tokens, [1e3 * run["seconds_measured_forward"] for run in line], MARKERS.get(schedule, "x"),
-                      color=color, mfc="none")
-    figures.scale_by_tokens(axis)
-    axis.set_yscale("log")
-    axis.grid(True)
-    axis.set_xlabel("tokens in the cache")
-
-
-# %%
-panels = [panel for path in arguments.records for panel in panels_of(figures.read_runs([path], "decode", "predict"))]
+panels = [cases for path in arguments.records
+          for _, cases in figures.read_runs([path], "decode", "predict").groups("layout", "ranks", "queries")]
 figure, axes = figures.panels(1, len(panels), 2.6)
-for axis, panel in zip(axes.flat, panels):
-    draw(axis, *panel)
+for axis, cases in zip(axes.flat, panels):
+    run = cases[0]
+    axis.set_title(f"P = {run['ranks']}, {run['layout']}, {run['query_heads']}:{run['kv_heads']} heads of {run['head_dim']}"
+                   + "".join(f"\npredicted on {machine}" for machine in run.machines()[:1]))
+    for schedule in cases.unique("algorithm"):
+        figures.draw_times(axis, cases.where(algorithm=schedule), "forward", figures.schedule_style(schedule))
+    figures.scale_both(axis, "tokens in the cache")
 axes[0, 0].set_ylabel("ms for a token, one layer")
-schedules = list(dict.fromkeys(name for _, cases, _ in panels for name in cases.unique("algorithm")))
-figures.legend_below(figure, [
-    *(Line2D([], [], color=COLORS.get(name, figures.GREY), marker=MARKERS.get(name, "x"), mfc="none", label=name)
-      for name in schedules)], columns=7)
+schedules = dict.fromkeys(name for cases in panels for name in cases.unique("algorithm"))
+figures.legend_below(figure, [Line2D([], [], color=style.color, marker=style.marker, mfc="none", label=name)
+                              for name in schedules for style in [figures.schedule_style(name)]], columns=7)
 figures.save(figure, arguments.figures, "decode")

@@ -37,8 +37,7 @@ def mean(values):
 
 sets = {}
 for run in runs:
-    tokens = run["tokens"] / run["ranks"]
-    length = next(name for name, (least, most) in LENGTHS.items() if least <= tokens < most)
+    length = next(name for name, (least, most) in LENGTHS.items() if least <= run.tokens_per_rank < most)
     sets.setdefault((run["transport"], int(run["ranks"]), length), []).append(run)
 order = sorted(sets, key=lambda key: (key[0], key[1], list(LENGTHS).index(key[2])), reverse=True)
 

@@ -42,6 +42,11 @@ LAYOUT_STYLES = {
     "zigzag": Style(BLUE, "s"),
     "striped": Style(GREEN, "^"),
 }
+SCHEDULE_STYLES = {
+    "ring": Style(VERMILLION, "^"), "joined-ring": Style(BLUE, "o"), "bidirectional": Style(PURPLE, "P"),
+    "double-ring": Style(YELLOW, "<"), "pull": Style(DARK, "X"), "seen": Style(GREY, "*"), "all-gather": Style(ORANGE, "D"),
+    "ulysses": Style(SKY, "v"), "pass-q": Style(GREEN, "s"), "merge": Style(BLUE, "o"), "merge:tree": Style(SKY, "v"),
+}
 OTHER_STYLES = Style(PURPLE, "D"), Style(ORANGE, "v"), Style(SKY, "P"), Style(DARK, "X")
 
 plt.rcParams.update({
@@ -82,6 +87,10 @@ class Run:
 
     def machines(self):
         return list(self.table.labels.get("machine", []))
+
+    @property
+    def tokens_per_rank(self):
+        return int(self.attributes.get("padded_tokens", self["tokens"])) // int(self["ranks"])
 
     def __contains__(self, path):
         return self.find(path) is not None
@@ -257,6 +266,11 @@ def layout_styles(runs):
     return {layout: LAYOUT_STYLES.get(layout) or next(others) for layout in runs.unique("layout")}
 
 
+def schedule_style(name):
+    """Colour and marker of a schedule: its own, or those of what stands before the first colon."""
+    return SCHEDULE_STYLES.get(name) or SCHEDULE_STYLES.get(name.split(":")[0]) or Style(GREY, "x")
+
+
 def rank_colors(ranks):
     """One colour for each rank: the palette for up to 8, a map that keeps its order in grey for more."""
     return PALETTE[:ranks] if ranks <= len(PALETTE) else [plt.cm.cividis(i / (ranks - 1)) for i in range(ranks)]
@@ -279,11 +293,38 @@ def start_at_zero(axes):
         axis.set_ylim(bottom=0)
 
 
-def scale_by_tokens(axis):
-    """A logarithmic x axis of tokens, with 512, 8Ki or 1Mi at its ticks."""
+def tokens_text(tokens):
+    """512, 8Ki or 1Mi."""
+    return f"{tokens / 2**20:g}Mi" if tokens >= 2**20 else f"{tokens / 1024:g}Ki" if tokens >= 1024 else f"{tokens:g}"
+
+
+def scale_by_tokens(axis, ticks=None):
+    """A logarithmic x axis of tokens, which has these ticks alone if they are given."""
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(FuncFormatter(
-        lambda t, _: f"{t / 2**20:g}Mi" if t >= 2**20 else f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: tokens_text(tokens)))
+    if ticks is not None:
+        axis.set_xticks(sorted(ticks))
+        axis.minorticks_off()
+
+
+def scale_both(axis, what):
+    """Both axes logarithmic, x the tokens `what`."""
+    scale_by_tokens(axis)
+    axis.set_yscale("log")
+    axis.grid(True)
+    axis.minorticks_off()
+    axis.set_xlabel(what)
+
+
+def draw_times(axis, runs, which, style, dashes="-", filled=False):
+    """Milliseconds of a pass by tokens: a line as predicted on the first machine, marks as measured."""
+    line = sorted(runs, key=lambda run: run["tokens"])
+    tokens = [run["tokens"] for run in line]
+    for machine in line[0].machines()[:1]:
+        axis.plot(tokens, [1e3 * run[f"seconds_predicted_{which}_{machine}"] for run in line], color=style.color, ls=dashes)
+    if f"measured/{which}/seconds" in line[0]:
+        axis.plot(tokens, [1e3 * run[f"seconds_measured_{which}"] for run in line], style.marker, color=style.color,
+                  mfc=style.color if filled else "none")
 
 
 def count_ticks(axis, count):

@@ -63,7 +63,7 @@ def draw(cases, machine):
             line = sorted((run for run in found if series(run) == parts), key=lambda run: run["tokens"])
             if not line:
                 continue
-            tokens = [run["tokens"] // run["ranks"] for run in line]
+            tokens = [run.tokens_per_rank for run in line]
             low, middle, high, highest = np.transpose(
                 [np.percentile(slowdowns(run, machine), (5, 50, 95, 99)) for run in line])
             axis.fill_between(tokens, low, high, color=style.color, alpha=0.18, lw=0)
@@ -73,9 +73,7 @@ def draw(cases, machine):
                 f"{count} tokens {m:.3f} (95th {h:.3f})" for count, m, h in zip(tokens, middle, high)))
         axis.axhline(1, color=figures.GREY, lw=0.6)
         axis.grid(axis="y")
-        figures.scale_by_tokens(axis)
-        axis.set_xticks(sorted({run["tokens"] // run["ranks"] for run in found}))
-        axis.minorticks_off()
+        figures.scale_by_tokens(axis, {run.tokens_per_rank for run in found})
         axis.set_xlabel("tokens per GPU")
     axes[0].set_ylabel("time over undisturbed")
     run = cases[0]

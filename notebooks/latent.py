@@ -17,9 +17,6 @@ import figures
 
 arguments = figures.arguments(__doc__, "latent.h5", "latent_predicted_cluster.h5", "latent_predicted.h5",
                               "latent_2cpus.h5")
-COLORS = {"ring": figures.BLUE, "all-gather": figures.ORANGE, "pull": figures.GREEN, "ulysses": figures.SKY,
-          "bidirectional": figures.VERMILLION}
-MARKERS = {"ring": "o", "all-gather": "D", "pull": "s", "ulysses": "^", "bidirectional": "v"}
 AT_HOME = "expanded:"
 
 
@@ -45,23 +42,19 @@ def draw(axis, cases, value, marks=False, style=None):
     """A line, or marks, for each schedule: value(run), where it is something, by tokens of a rank."""
     for schedule in cases.unique("algorithm"):
         travels, name = not schedule.startswith(AT_HOME), schedule.removeprefix(AT_HOME)
-        points = sorted((run["tokens"] / run["ranks"], value(run)) for run in cases.where(algorithm=schedule))
+        points = sorted((run.tokens_per_rank, value(run)) for run in cases.where(algorithm=schedule))
         points = [point for point in points if point[1] is not None]
         if not points or (style and not travels):
             continue
-        color = COLORS.get(name.split(":")[0], figures.GREY)
+        color, marker = figures.schedule_style(name)
         if marks:
-            axis.plot(*zip(*points), MARKERS.get(name.split(":")[0], "x"), color=color, mfc=color if travels else "none")
+            axis.plot(*zip(*points), marker, color=color, mfc=color if travels else "none")
         else:
             axis.plot(*zip(*points), color=color, ls=style or ("-" if travels else (0, (4, 2))))
 
 
 def finish(axis, title, unit):
-    figures.scale_by_tokens(axis)
-    axis.set_yscale("log")
-    axis.grid(True)
-    axis.minorticks_off()
-    axis.set_xlabel("tokens per rank")
+    figures.scale_both(axis, "tokens per rank")
     axis.set_title(title)
     axis.set_ylabel(unit)
 
@@ -88,7 +81,7 @@ for path in arguments.records:
                         f"{run['head_dim']}/{run['value_dim']}, latent {run['latent']}")
         names = dict.fromkeys(name.removeprefix(AT_HOME) for name in cases.unique("algorithm"))
         figures.legend_below(figure, [
-            *(Line2D([], [], color=COLORS.get(name.split(":")[0], figures.GREY), label=name) for name in names),
+            *(Line2D([], [], color=figures.schedule_style(name).color, label=name) for name in names),
             Line2D([], [], color="black", label="latent travels"),
             Line2D([], [], color="black", ls=(0, (4, 2)), label="K, V travel"),
             Line2D([], [], color="black", ls=":", label="of it expanding, compressing")], columns=6)

@@ -4,7 +4,7 @@ back to back and in single passes."""
 # %% [markdown]
 # # Kernels beside the best there are
 # Rates count visible pairs; medians. Ours are from records of `throughput --protocol sustained burst`, the others from
-# records of `experiments/peers.py`, made at the same time on GPUs of the same host.
+# records of `ringlab.peers --systems alone:fa4 alone:cudnn alone:fa2`, made at the same time on GPUs of the same host.
 
 # %%
 import math
@@ -37,10 +37,9 @@ for axis, (which, prefix) in zip(axes.flat, ((p, q) for p in figures.PASSES for 
         points = line(series, prefix + which)
         axis.plot([tokens for tokens, _ in points], [rate for _, rate in points], color=color, marker=marker,
                   label=label)
-    axis.set_xscale("log", base=2)
+    figures.scale_by_tokens(axis, (1 << 10, 1 << 12, 1 << 14))
     axis.set_title(f"{which}, {PROTOCOLS[prefix]}")
     axis.set_xlabel("tokens")
-    axis.set_xticks([1 << 10, 1 << 12, 1 << 14], ["1Ki", "4Ki", "16Ki"])
     axis.grid(axis="y")
 axes.flat[0].set_ylabel("TFLOP/s over visible pairs")
 handles, labels = axes.flat[0].get_legend_handles_labels()

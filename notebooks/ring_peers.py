@@ -31,13 +31,13 @@ def best(column, tokens):
     found = {}
     for run in runs:
         rate, spread = (run.attributes.get(f"{column}{suffix}", np.nan) for suffix in ("", "_spread"))
-        if run["tokens"] // run["ranks"] == tokens and family(run) and spread <= LARGEST_SPREAD:
+        if run.tokens_per_rank == tokens and family(run) and spread <= LARGEST_SPREAD:
             found[family(run)] = max(rate / 1e12, found.get(family(run), 0))
     return found
 
 
 # %%
-lengths = sorted({run["tokens"] // run["ranks"] for run in runs if family(run)})
+lengths = sorted({run.tokens_per_rank for run in runs if family(run)})
 figure, axes = figures.panels(1, 2, 2.4, sharey=True)
 for axis, which in zip(axes.flat, ("forward", "both")):
     for at, tokens in enumerate(lengths):
@@ -47,9 +47,9 @@ for axis, which in zip(axes.flat, ("forward", "both")):
                 if system in rates:
                     axis.bar(at + (number - 1.5) * 0.24 + shift * 0.11, rates[system], 0.1, color=color, hatch=hatch,
                              edgecolor="white", lw=0, label=f"{label}, {protocol}")
-            print(f"{tokens // 1024}Ki tokens per GPU, {which}, {protocol}: "
+            print(f"{figures.tokens_text(tokens)} tokens per GPU, {which}, {protocol}: "
                   + ", ".join(f"{SYSTEMS[system][0]} {rate:.0f}" for system, rate in sorted(rates.items())))
-    axis.set_xticks(range(len(lengths)), [f"{tokens // 1024}Ki" for tokens in lengths])
+    axis.set_xticks(range(len(lengths)), map(figures.tokens_text, lengths))
     axis.set_title("forward" if which == "forward" else "forward and backward")
     axis.set_xlabel("tokens per GPU")
 axes.flat[0].set_ylabel("TFLOP/s per GPU")

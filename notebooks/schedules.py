@@ -22,14 +22,6 @@ def seconds(run, machine):
     return sum(float(run.read(f"predicted/{machine}/{which}/makespan")) for which in figures.PASSES)
 
 
-def tokens_per_gpu(run):
-    return run["padded_tokens"] // run["ranks"]
-
-
-def short(tokens):
-    return f"{tokens / 1024:g}Ki" if tokens >= 1024 else f"{tokens}"
-
-
 def shape(run):
     dims = f"{run['head_dim']}" if run["head_dim"] == run["value_dim"] else f"{run['head_dim']}/{run['value_dim']}"
     return f"{run['query_heads']}:{run['kv_heads']} heads of {dims}"
@@ -37,10 +29,6 @@ def shape(run):
 
 def family(algorithm):
     return algorithm.split(":")[0]
-
-
-COLORS = dict(zip(("ring", "bidirectional", "double-ring", "pass-q", "all-gather", "pull", "seen", "ulysses", "joined-ring"),
-                  ("#BFBFBF", *figures.PALETTE[1:], figures.GREY)))
 
 
 # %%
@@ -51,16 +39,16 @@ def draw(machine):
     drawn = set()
     for axis, (label, mask) in zip(axes.flat, panels):
         cases = figures.Runs(run for run in runs if shape(run) == label and run["mask"] == mask)
-        ranks, tokens = sorted(cases.unique("ranks")), sorted({tokens_per_gpu(run) for run in cases})
+        ranks, tokens = sorted(cases.unique("ranks")), sorted({run.tokens_per_rank for run in cases})
         for y, count in enumerate(ranks):
             for x, length in enumerate(tokens):
                 times = {run["algorithm"]: seconds(run, machine) for run in cases
-                         if run["ranks"] == count and tokens_per_gpu(run) == length}
+                         if run["ranks"] == count and run.tokens_per_rank == length}
                 if not times:
                     continue
                 best = min(times.values())
                 close = [name for name, time in times.items() if time <= CLOSE * best]
-                color = COLORS.get(family(close[0]), figures.GREY)
+                color = figures.schedule_style(close[0]).color
                 drawn.add(family(close[0]))
                 axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=color, lw=0))
                 gain = f"\n{times['ring'] / times[close[0]]:.2f}" if "ring" in times else ""
@@ -69,7 +57,7 @@ def draw(machine):
                 print(f"{machine}, {label}, {mask}, {count} GPUs, {length} tokens per GPU: " +
                       ", ".join(f"{name} {best / time:.2f}" for name, time in sorted(times.items(), key=lambda t: t[1])))
         axis.set_title(f"{label}, {mask}")
-        axis.set_xticks(range(len(tokens)), map(short, tokens))
+        axis.set_xticks(range(len(tokens)), map(figures.tokens_text, tokens))
         axis.set_yticks(range(len(ranks)), ranks)
         axis.set_xlim(-0.5, len(tokens) - 0.5)
         axis.set_ylim(-0.5, len(ranks) - 0.5)
@@ -80,7 +68,8 @@ def draw(machine):
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     figure.suptitle(f"Predicted on {machine}: the fastest schedule, and its speed over the ring's")
-    figures.legend_below(figure, [Patch(color=color, label=name) for name, color in COLORS.items() if name in drawn],
+    figures.legend_below(figure, [Patch(color=style.color, label=name) for name, style in figures.SCHEDULE_STYLES.items()
+                                  if name in drawn],
                          columns=8)
     return figure
 

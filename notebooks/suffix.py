@@ -13,30 +13,19 @@ from matplotlib.lines import Line2D
 import figures
 
 arguments = figures.arguments(__doc__, "suffix.h5", "suffix_predicted.h5", "suffix_cpu.h5")
-COLORS = {"merge": figures.BLUE, "merge:tree": figures.SKY, "pass-q": figures.GREEN, "ring": figures.VERMILLION,
-          "all-gather": figures.ORANGE}
-MARKERS = {"merge": "o", "merge:tree": "v", "pass-q": "s", "ring": "^", "all-gather": "D"}
+DASHES = (0, (4, 2))
 
 
 # %%
 def draw(axis, cases, which):
-    """Lines of what is predicted on the first machine, marks of what was measured."""
-    machine = (cases[0].machines() or [None])[0]
-    for schedule, whole in sorted({(run["algorithm"], run["queries"] == run["padded_tokens"]) for run in cases}):
-        line = sorted((run for run in cases if run["algorithm"] == schedule
-                       and (run["queries"] == run["padded_tokens"]) == whole), key=lambda run: run["tokens"])
-        color, tokens = COLORS.get(schedule, figures.GREY), [run["tokens"] for run in line]
-        if machine:
-            axis.plot(tokens, [1e3 * run[f"seconds_predicted_{which}_{machine}"] for run in line], color=color,
-                      ls=(0, (4, 2)) if whole else "-")
-        if f"measured/{which}/seconds" in line[0]:
-            axis.plot(tokens, [1e3 * run[f"seconds_measured_{which}"] for run in line], MARKERS.get(schedule, "x"),
-                      color=color, mfc=color if whole else "none")
-    figures.scale_by_tokens(axis)
-    axis.set_yscale("log")
-    axis.grid(True)
-    axis.minorticks_off()
-    axis.set_xlabel("tokens, suffix included")
+    for schedule in cases.unique("algorithm"):
+        lines = {True: [], False: []}
+        for run in cases.where(algorithm=schedule):
+            lines[run["queries"] == run["padded_tokens"]].append(run)
+        for whole, line in lines.items():
+            if line:
+                figures.draw_times(axis, line, which, figures.schedule_style(schedule), DASHES if whole else "-", whole)
+    figures.scale_both(axis, "tokens, suffix included")
 
 
 # %%
@@ -48,11 +37,12 @@ for path in arguments.records:
             draw(axis, cases, which)
             axis.set_title(which)
         axes[0, 0].set_ylabel("ms")
-        on = f", {run.machines()[0]}" if run.machines() else ""
         figure.suptitle(f"{run['queries']} rows, P = {run['ranks']}, {run['layout']}, {run['query_heads']}:"
-                        f"{run['kv_heads']} heads of {run['head_dim']}{on}")
+                        f"{run['kv_heads']} heads of {run['head_dim']}"
+                        + "".join(f", {machine}" for machine in run.machines()[:1]))
         figures.legend_below(figure, [
-            *(Line2D([], [], color=COLORS.get(name, figures.GREY), label=f"suffix alone: {name}")
+            *(Line2D([], [], color=figures.schedule_style(name).color, label=f"suffix alone: {name}")
               for name in cases.unique("algorithm")),
-            Line2D([], [], color=COLORS["ring"], ls=(0, (4, 2)), label="dashed: all rows, the whole sequence again")], columns=5)
+            Line2D([], [], color=figures.schedule_style("ring").color, ls=DASHES,
+                   label="dashed: all rows, the whole sequence again")], columns=5)
         figures.save(figure, arguments.figures, path.stem, label)

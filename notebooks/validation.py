@@ -1,5 +1,5 @@
-"""Draws how far predictions hold: predicted against measured times beside naive guesses, what the errors are made of, and
-a predicted timeline over the measured one."""
+"""Draws how far predictions hold: predicted against measured times beside naive guesses, and a predicted timeline over the
+measured one."""
 
 # %% [markdown]
 # # Validation
@@ -19,7 +19,6 @@ arguments = figures.arguments(__doc__, "validate.h5", "predicted_4xh200.h5", "pr
 runs = figures.read_runs(arguments.records, "validate")
 GUESSES = {"predicted": ("error", figures.BLUE, "o"), "max(compute, transfer)": ("error_overlapped", "0.45", "^"),
            "compute + transfer": ("error_serial", "0.7", "v")}
-CAUSES = {"attention of the busiest rank": figures.BLUE, "all the rest": figures.VERMILLION}
 PREDICTED, MEASURED = figures.BLUE, figures.DARK
 
 
@@ -27,10 +26,6 @@ PREDICTED, MEASURED = figures.BLUE, figures.DARK
 def name_of(machine, record):
     """A record's file, short enough for a title."""
     return f"{record.stem}, predicted on {machine}"
-
-
-def tokens_per_rank(run):
-    return run["tokens"] // run["ranks"]
 
 
 def passes(cases, machine):
@@ -56,8 +51,8 @@ def score(errors):
 def draw_scatter(cases, machine, title):
     found = list(passes(cases, machine))
     seconds = 1e3 * np.array([measured for _, _, measured, _ in found])
-    sizes = sorted({tokens_per_rank(run) for run, *_ in found})
-    place = np.array([sizes.index(tokens_per_rank(run)) for run, *_ in found], float)
+    sizes = sorted({run.tokens_per_rank for run, *_ in found})
+    place = np.array([sizes.index(run.tokens_per_rank) for run, *_ in found], float)
     spread = 100 * np.median([run[f"rate_{which}_spread"] for run, which, *_ in found])
     figure, (line,) = figures.panels(1, 2, 2.8)
     line[0].plot([seconds.min(), seconds.max()], [seconds.min(), seconds.max()], color="0.8", lw=0.8, zorder=0)
@@ -79,45 +74,6 @@ def draw_scatter(cases, machine, title):
     handles.append(Patch(color="0.92", label=f"spread of the measurements, median {spread:.1f} %"))
     figure.suptitle(title)
     figures.legend_below(figure, handles[::-1], columns=2)
-    return figure
-
-
-# %% [markdown]
-# ## What the errors are made of
-# The busiest rank's attention is predicted too long or too short; the rest is what a pass takes beside it: transfers that
-# do not hide, waiting, launches.
-
-# %%
-def attention(run, source, which):
-    """Seconds of the busiest rank's attends."""
-    spans = {name: run.read(f"{source}/{which}/spans/{name}") for name in ("rank", "kind", "begin", "end")}
-    attends = spans["kind"] == "attend"
-    return max((spans["end"] - spans["begin"])[attends & (spans["rank"] == rank)].sum() for rank in range(run["ranks"]))
-
-
-def draw_causes(cases, machine, title):
-    sizes = sorted({tokens_per_rank(run) for run in cases})
-    figure, axes = figures.panels(1, len(figures.PASSES), 2.4, sharey=True)
-    for axis, which in zip(axes[0], figures.PASSES):
-        for place, size in enumerate(sizes):
-            parts = []
-            for run, found, seconds, errors in passes((r for r in cases if tokens_per_rank(r) == size), machine):
-                if found != which or f"measured/{which}/spans/end" not in run:
-                    continue
-                off = attention(run, f"predicted/{machine}", which) - attention(run, "measured", which)
-                parts.append((off / seconds, errors["predicted"] - off / seconds))
-            for number, (part, color) in enumerate(zip(np.array(parts).reshape(-1, 2).T, CAUSES.values())):
-                axis.plot(place + 0.3 * (number - 0.5) + np.linspace(-0.08, 0.08, len(part)), 100 * part, ".", ms=3,
-                          color=color)
-                axis.plot([place + 0.3 * (number - 0.5) - 0.12, place + 0.3 * (number - 0.5) + 0.12],
-                          [100 * np.median(part)] * 2 if len(part) else [math.nan] * 2, color=color)
-        axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-        axis.set_title(which)
-        axis.set_xticks(range(len(sizes)), sizes)
-        axis.set_xlabel("tokens per rank")
-    axes[0, 0].set_ylabel("predicted less measured,\n% of the pass")
-    figure.suptitle(title)
-    figures.legend_below(figure, [Line2D([], [], color=color, label=cause) for cause, color in CAUSES.items()], columns=2)
     return figure
 
 
@@ -169,7 +125,7 @@ def draw_published(cases, title):
         axis.plot(ends, ends, color="0.8", lw=0.8, zorder=0)
         axis.set_title(table)
         axis.set_xlabel(f"published, {unit}")
-        errors = [abs(run[f"error_{passes}"]) for run in shown if not run["fitted"] and tokens_per_rank(run) >= 8192
+        errors = [abs(run[f"error_{passes}"]) for run in shown if not run["fitted"] and run.tokens_per_rank >= 8192
                   for passes in ("forward", "both")]
         print(f"{title}: {table}, from 8192 tokens per GPU on, mean {100 * np.mean(errors):.1f} %, "
               f"largest {100 * max(errors):.1f} %")
@@ -207,7 +163,6 @@ for record in dict.fromkeys(run.record for run in runs):
     for machine in cases[0].machines():
         title = name_of(machine, record)
         figures.save(draw_scatter(cases, machine, title), arguments.figures, record.stem, machine)
-        figures.save(draw_causes(cases, machine, title), arguments.figures, record.stem, machine, "causes")
         traced = [run for run in cases if "measured/forward/spans/end" in run]
         if traced:
             shown = max(traced, key=lambda run: (run["mask"] == "causal", run["layout"] == "zigzag", run["tokens"]))

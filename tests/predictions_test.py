@@ -3,11 +3,17 @@
 records of experiments/record_predictions.sh and compares some of their runs with what is written here. It prints a line
 for each run that differs, and then exits with status 1; with 77 where no Python has h5py.
 """
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+import with_h5py
+
+try:
+    import h5py
+except ImportError:
+    with_h5py.restart()
 
 ON_ONE_HOST, ON_HOSTS = "h200_nvswitch_copy_engine", "h200_cluster"
 # Seconds of the forward and the backward pass, by record, machine and run.
@@ -31,15 +37,6 @@ SECONDS = {
         "causal striped P=8 S=262144 ring": (0.117425225, 0.341321119)},
 }
 RELATIVE = 1e-4  # compilers and processors round differently
-
-
-def with_h5py():
-    """Starts this again with a Python that has h5py, if this one has not."""
-    for python in (os.environ.get("RINGLAB_PYTHON"), "/usr/bin/python3"):
-        if python and subprocess.run([python, "-c", "import h5py"], capture_output=True).returncode == 0:
-            os.execv(python, [python, *sys.argv])
-    print("no Python with h5py was found; set RINGLAB_PYTHON to one")
-    sys.exit(77)
 
 
 def differences(folder):
@@ -68,8 +65,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        import h5py
-    except ImportError:
-        with_h5py()
     sys.exit(main())

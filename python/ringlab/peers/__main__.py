@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ringlab.peers import judge, report, systems
 from ringlab.peers.case import DTYPES, Case
 from ringlab.peers.mask import Mask, WrongUse, whole_number
-from ringlab.peers.timing import PASSES, Call, Deadline, time_bursts, time_sustained
+from ringlab.peers.timing import PASSES, Deadline, time_bursts, time_sustained
 from ringlab.peers.world import World, connect
 from ringlab.torch._cuda_ring import MOST_PLANS
 
@@ -43,7 +43,7 @@ def _parser():
         help="as --list names them (ringlab ulysses)")
     add("--tokens-per-rank", nargs="+", metavar="N", default=["2048"], help="(2048)")
     add("--heads", default="32:8", metavar="Q:KV", help="query heads and kv heads (32:8)")
-    add("--head-dim", default="128", metavar="N", help="(128)")
+    add("--head-dim", default="128", metavar="N", help="of q and k, or N-V where v has another, as 192-128 (128)")
     add("--mask", default="causal", help="by Ringlab's name: full, causal, window:4095,0, causal+documents:100,28x2 (causal)")
     add("--dtype", choices=DTYPES, help="(bf16 on CUDA, fp32 on CPU)")
     add("--device", choices=("cuda", "cpu"), help="(cuda where there is one)")
@@ -99,8 +99,10 @@ def _checked(arguments):
         if not arguments.output.absolute().parent.is_dir():
             raise WrongUse(f"--output {arguments.output}: there is no folder {arguments.output.absolute().parent}")
     dtype = arguments.dtype or ("bf16" if device == "cuda" else "fp32")
-    mask, head_dim = Mask.of(arguments.mask), whole_number(arguments.head_dim, "--head-dim")
-    cases = [Case(mask, ranks * whole_number(text, "--tokens-per-rank"), ranks, query_heads, kv_heads, head_dim, dtype)
+    head_dim, _, value_dim = arguments.head_dim.partition("-")
+    dims = [whole_number(text, "--head-dim") for text in (head_dim, value_dim or head_dim)]
+    mask = Mask.of(arguments.mask)
+    cases = [Case(mask, ranks * whole_number(text, "--tokens-per-rank"), ranks, query_heads, kv_heads, *dims, dtype)
              for text in arguments.tokens_per_rank]
     for case in cases:
         if mask.documents and sum(mask.documents) != case.tokens:
@@ -136,8 +138,9 @@ def _rehearsed(row, shards, passes, world):
     """The passes of a system that was judged; one that fails is left out, and `row` says why."""
     calls = []
     for which in passes:
-        call = Call(row.system, which, shards[row.system.layout])
-        _, why_not = world.try_together(call.once)
+        call, why_not = world.try_together(lambda: row.system.call(row.system, which, shards[row.system.layout]))
+        if not why_not:
+            _, why_not = world.try_together(call.once)
         if why_not:
             row.absent = f"{PASSES[which]}: {why_not}"
         else:

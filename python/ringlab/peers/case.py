@@ -20,11 +20,13 @@ class Case:
     query_heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int
     dtype: str
 
     @property
     def shape(self):
-        return f"{self.query_heads}:{self.kv_heads}/{self.head_dim}/{self.dtype}"
+        dims = f"{self.head_dim}" + (f"-{self.value_dim}" if self.value_dim != self.head_dim else "")
+        return f"{self.query_heads}:{self.kv_heads}/{dims}/{self.dtype}"
 
     @property
     def name(self):
@@ -41,12 +43,13 @@ class Case:
 
     def flop(self, which):
         """FLOP of the visible pairs, all ranks and heads: two products forward, five backward."""
-        products = {"forward": 2, "backward": 5, "both": 7}[which]
-        return 2 * products * self.head_dim * self.query_heads * self.visible_pairs
+        d, v = self.head_dim, self.value_dim
+        dims = {"forward": d + v, "backward": 3 * d + 2 * v, "both": 4 * d + 3 * v}[which]
+        return 2 * dims * self.query_heads * self.visible_pairs
 
     def draw(self, device, seed=3):
-        """q, k, v and the gradient of o, (1, tokens, heads, head_dim): the same numbers on every rank."""
+        """q, k, v and the gradient of o, (1, tokens, heads, dim): the same numbers on every rank."""
         generator = torch.Generator(device=device).manual_seed(seed)
-        return [torch.randn(1, self.tokens, heads, self.head_dim, device=device, dtype=DTYPES[self.dtype],
-                            generator=generator)
-                for heads in (self.query_heads, self.kv_heads, self.kv_heads, self.query_heads)]
+        return [torch.randn(1, self.tokens, heads, dim, device=device, dtype=DTYPES[self.dtype], generator=generator)
+                for heads, dim in ((self.query_heads, self.head_dim), (self.kv_heads, self.head_dim),
+                                   (self.kv_heads, self.value_dim), (self.query_heads, self.value_dim))]

@@ -12,11 +12,11 @@ ELEMENTS = 1 << 26  # of a block of scores
 
 
 def reference(case, q, k, v, dout, world):
-    """{result: (tokens, heads, head_dim)} of the whole sequence, on every rank; computed in fp64, each rank taking
+    """{result: (tokens, heads, dim)} of the whole sequence, on every rank; computed in fp64, each rank taking
     every ranks-th kv head, and kept in fp32 where the case is in 16 bits."""
     kept = torch.float32 if case.is_narrow() else torch.float64
     found = {name: torch.zeros(x.shape[1:], dtype=kept, device=x.device)
-             for name, x in zip(RESULTS, (q, q, k, v))}
+             for name, x in zip(RESULTS, (dout, q, k, v))}
     first, end = (x.to(q.device) for x in case.mask.ranges(case.tokens))
     group = case.query_heads // case.kv_heads
     for head in range(world.rank, case.kv_heads, world.size):
@@ -33,7 +33,7 @@ def reference(case, q, k, v, dout, world):
 def _head(q, dout, k, v, first, end, scale):
     """o, dq, dk, dv of one kv head: q and dout (group, tokens, dim), k and v (tokens, dim), by blocks of rows."""
     group, tokens, _ = q.shape
-    o, dq, dk, dv = torch.empty_like(q), torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    o, dq, dk, dv = torch.empty_like(dout), torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     step = max(1, ELEMENTS // (group * tokens))
     for begin in range(0, tokens, step):
         rows = slice(begin, min(begin + step, tokens))

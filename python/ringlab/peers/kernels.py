@@ -222,6 +222,11 @@ def find(name, device, case):
     return kernels
 
 
+def block_of(mask, device):
+    """The Block of a whole sequence."""
+    return Block(mask.causal, mask.window, Packing.of(mask.documents, device) if mask.documents else None)
+
+
 def attend_to_case(kernels, case, device):
     """The function (q, k, v) -> o of the case's whole sequence; documents one by one where kernels take no packing."""
     mask = case.mask
@@ -232,5 +237,5 @@ def attend_to_case(kernels, case, device):
             parts = zip(*(x.split(mask.documents, 1) for x in (q, k, v)))
             return torch.cat([kernels.attend(*part, block) for part in parts], 1)
         return by_document
-    block = Block(mask.causal, mask.window, Packing.of(mask.documents, device) if mask.documents else None)
+    block = block_of(mask, device)
     return lambda q, k, v: kernels.attend(q, k, v, block)

@@ -129,7 +129,7 @@ def _labels(row):
 def _numbers(row):
     case = row.case
     return {"tokens": case.tokens, "ranks": case.ranks, "gpus": case.ranks, "batch": 1, "query_heads": case.query_heads,
-            "kv_heads": case.kv_heads, "head_dim": case.head_dim, "value_dim": case.head_dim}
+            "kv_heads": case.kv_heads, "head_dim": case.head_dim, "value_dim": case.value_dim}
 
 
 def write(path, rows, about, configuration):

@@ -11,6 +11,7 @@ import ringlab
 from ringlab.peers import kernels
 from ringlab.peers.case import Case
 from ringlab.peers.mask import Mask, WrongUse
+from ringlab.peers.timing import Call
 from ringlab.peers.world import Absent
 
 
@@ -26,6 +27,7 @@ class System:
     positions: torch.Tensor  # of this rank's tokens in the whole sequence, in the order of its shard
     attend: Callable  # (q, k, v) -> o, each (1, tokens of the shard, heads, head_dim); differentiable
     around: Callable = contextlib.nullcontext  # () -> a context in which all passes are called
+    call: Callable = Call  # (system, which of timing.PASSES, tensors) -> timing.Call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +72,9 @@ def positions(case, world, layout):
 
 def families():
     """{name: Family}"""
-    from ringlab.peers import pytorch_context_parallel, ring_flash_attention, ringlab_ring, ulysses
+    from ringlab.peers import alone, pytorch_context_parallel, ring_flash_attention, ringlab_ring, ulysses
     return {module.NAME: module.FAMILY for module in (
-        ringlab_ring, ulysses, pytorch_context_parallel, ring_flash_attention)}
+        ringlab_ring, ulysses, pytorch_context_parallel, ring_flash_attention, alone)}
 
 
 def _family_and_argument(name):
@@ -96,7 +98,7 @@ def make(name, case, world):
 def listing():
     """Lines for --list."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    usual = Case(Mask.of("causal"), 1, 1, 1, 1, 1, "bf16")
+    usual = Case(Mask.of("causal"), 1, 1, 1, 1, 1, 1, "bf16")
     lines = ["systems"]
     for family in families().values():
         lines += [f"  {family.usage}", *(f"      {line}" for line in family.help.splitlines()), *_not_here(family.probe)]

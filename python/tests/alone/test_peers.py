@@ -15,7 +15,7 @@ def run(*words):
 def test_the_list_has_every_family_and_needs_no_torchrun():
     done = run("ringlab.peers", "--list")
     assert done.returncode == 0, done.stderr
-    for name in ("ringlab[:SCHEDULE/LAYOUT]", "ulysses[:KERNELS]", "context-parallel[", "ring-flash-attention[", "fa4"):
+    for name in ("ringlab[:SCHEDULE/LAYOUT]", "ulysses[:KERNELS]", "context-parallel[", "ring-flash-attention[", "alone[", "fa4"):
         assert name in done.stdout
     done = run("ringlab.peers")
     assert done.returncode == 2 and done.stdout == ""
@@ -35,6 +35,15 @@ def test_two_processes(words, status, said):
         assert f"exitcode  : {status} " in done.stderr
     assert said in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("peers: ") == (status == 2)  # one rank says it
+
+
+def test_kernels_alone_are_timed_in_one_process():
+    one = [word.replace("=2", "=1") for word in TORCHRUN]
+    done = run(*one, "--device", "cpu", "--systems", "alone:fa2", "alone:cudnn", "--passes", "forward", "backward", "--heads",
+               "4:2", "--head-dim", "8", "--tokens-per-rank", "32", "--mask", "causal+documents:20,12", "--seconds", "0.001",
+               "--warm-up", "0")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "\nalone:fa2 " in done.stdout and "not timed: alone:cudnn: cudnn kernels are for CUDA devices" in done.stdout
 
 
 def test_plans_for_new_packings_are_timed():

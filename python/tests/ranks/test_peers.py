@@ -28,8 +28,8 @@ def world():
     return World("cpu")
 
 
-def case_of(mask="causal", dtype="fp64", heads=(4, 2), tokens=64):
-    return Case(Mask.of(mask), tokens, dist.get_world_size(), *heads, 8, dtype)
+def case_of(mask="causal", dtype="fp64", heads=(4, 2), tokens=64, value_dim=8):
+    return Case(Mask.of(mask), tokens, dist.get_world_size(), *heads, 8, value_dim, dtype)
 
 
 def judged(names, case, world):
@@ -86,6 +86,12 @@ def test_every_system_that_is_here_is_right(mask, dtype, world):
     rows = judged(HERE, case_of(mask, dtype), world)
     assert {name: row.absent for name, row in rows.items() if row.absent} == {}
     assert all(0 < error <= judge.allowed(row.case) for row in rows.values() for error in row.errors.values())
+
+
+def test_values_may_have_a_dim_of_their_own(world):
+    case = case_of(value_dim=12)
+    assert case.shape == "4:2/8-12/fp64" and case.flop("both") == case.flop("forward") + case.flop("backward")
+    assert judged(["ringlab"], case, world)["ringlab"].absent == ""
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "causal+documents:20,12x2,20", "documents:20,12x2,20"])
@@ -204,7 +210,7 @@ def test_kernels_for_cuda_are_called_as_pytorch_declares_them(family, mask):
 
 def test_the_table_has_every_system_and_says_what_is_missing(capsys):
     status, said = run([*SMALL, *QUICK, "--protocol", "both", "--passes", "forward", "backward", "both", "--systems",
-                        *HERE, "ulysses:cudnn", "context-parallel", "ulysses:fa4"], capsys)
+                        *HERE, "ulysses:cudnn", "context-parallel", "ulysses:fa4", "alone"], capsys)
     assert status == 0
     for protocol in ("burst", "sustained"):
         lines = said.split(protocol + "\n")[1].splitlines()
@@ -216,6 +222,7 @@ def test_the_table_has_every_system_and_says_what_is_missing(capsys):
     assert "forward and backward: ringlab" in said and "times the rate of the best other, ulysses" in said
     assert "not timed: ulysses:cudnn: cudnn kernels are for CUDA devices" in said
     assert "not timed: context-parallel: PyTorch's context_parallel has kernels for CUDA devices alone" in said
+    assert "not timed: alone: kernels alone are those of one GPU, and there are 2 processes" in said
 
 
 def test_a_system_that_cannot_do_the_case_is_named_and_the_rest_goes_on(capsys):

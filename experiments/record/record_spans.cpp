@@ -64,19 +64,18 @@ public:
     }
 
 private:
-    /// In single precision, 6e-8 of the pass.
     void write_times() {
         const auto seconds = [](auto time) { return [time](const Span& span) { return to_seconds(span.*time); }; };
-        column<float>("posted", "s",
-                      "when the operation's own side was ready, on the common clock of all ranks, 0 when the pass "
-                      "starts",
-                      seconds(&Span::posted));
-        column<float>("begin", "s",
-                      "when both sides of a message were ready, so that bytes could move; of others the same as "
-                      "posted",
-                      seconds(&Span::begin));
-        column<float>("end", "s", "end, on the same clock", seconds(&Span::end));
-        column<float>("busy", "s", "time that the operation's own processor worked on it", seconds(&Span::busy));
+        column<double>("posted", "s",
+                       "when the operation's own side was ready, on the common clock of all ranks, 0 when the pass "
+                       "starts",
+                       seconds(&Span::posted));
+        column<double>("begin", "s",
+                       "when both sides of a message were ready, so that bytes could move; of others the same as "
+                       "posted",
+                       seconds(&Span::begin));
+        column<double>("end", "s", "end, on the same clock", seconds(&Span::end));
+        column<double>("busy", "s", "time that the operation's own processor worked on it", seconds(&Span::busy));
     }
 
     /// `field` of every span; `meanings` of the numbers 0, 1, ... if they stand for names.

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ringlab.peers import judge, report, systems
-from ringlab.peers.case import DTYPES, Case
-from ringlab.peers.mask import Mask, WrongUse, whole_number
+from ringlab.peers.case import DTYPES, Case, Mask, WrongUse, heads_of, whole_number
 from ringlab.peers.timing import PASSES, Deadline, time_bursts, time_sustained
 from ringlab.peers.world import World, connect
 from ringlab.torch._cuda_ring import MOST_PLANS
@@ -64,13 +63,7 @@ def _parser():
 
 def _checked(arguments):
     """Device type, dtype and the cases. Raises WrongUse: everything that can be known before ranks meet."""
-    heads = arguments.heads.split(":")
-    if len(heads) > 2:
-        raise WrongUse(f"--heads is '{arguments.heads}'; it must be Q:KV, as 32:8, or one number")
-    query_heads = whole_number(heads[0], "--heads")
-    kv_heads = whole_number(heads[-1], "--heads")
-    if query_heads % kv_heads:
-        raise WrongUse(f"--heads is '{arguments.heads}'; kv heads must divide query heads")
+    heads = heads_of(arguments.heads)
     if len(set(arguments.systems)) < len(arguments.systems):
         raise WrongUse(f"--systems names one twice: {' '.join(arguments.systems)}")
     for name in arguments.systems:
@@ -102,7 +95,7 @@ def _checked(arguments):
     head_dim, _, value_dim = arguments.head_dim.partition("-")
     dims = [whole_number(text, "--head-dim") for text in (head_dim, value_dim or head_dim)]
     mask = Mask.of(arguments.mask)
-    cases = [Case(mask, ranks * whole_number(text, "--tokens-per-rank"), ranks, query_heads, kv_heads, *dims, dtype)
+    cases = [Case(mask, ranks * whole_number(text, "--tokens-per-rank"), ranks, *heads, *dims, dtype)
              for text in arguments.tokens_per_rank]
     for case in cases:
         if mask.documents and sum(mask.documents) != case.tokens:

@@ -12,58 +12,17 @@ import time
 import torch
 import torch.distributed as dist
 
-from ringlab.peers.mask import WrongUse, whole_number
+from ringlab.peers.case import WrongUse, heads_of, whole_number
 from ringlab.peers.world import World
-from ringlab.torch import _cuda_ring, _ring, connect, held_memory, ring_attention
+from ringlab.torch import _cuda_ring, connect, held_memory, ring_attention
 
-HELP = """Times how long the host takes for a call with a packing of documents that it has not seen, and what a process
+HELP = """Times how long the host takes for a call with a packing of documents that it has not seen, and says what a process
 holds after many of them.
 
   torchrun --nproc_per_node=2 -m ringlab.peers.plans --tokens-per-rank 16384 --documents 64
 
-Each call has documents of other lengths. Times are medians of the calls, on the slowest rank:
-  agree       the ranks tell each other what they call with
-  exchange    they tell each other that the plan is made
-  allocate    device memory from PyTorch, for the plan
-  make        the rest of making a plan
-  enqueue     the rest of the call
-  busy        the device has work from before, which a plan must not wait for
-Several processes may share a GPU."""
-
-PARTS = ("agree", "exchange", "allocate", "make", "enqueue")
-
-
-class Stopwatch:
-    """Host time by part. A part that runs inside another one is not counted in the outer one, too."""
-
-    def __init__(self):
-        self.seconds, self._inner = dict.fromkeys(PARTS, 0.0), [0.0]
-
-    def timed(self, part, function):
-        def call(*arguments, **options):
-            self._inner.append(0.0)
-            begin = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                whole = time.perf_counter() - begin
-                self.seconds[part] += whole - self._inner.pop()
-                self._inner[-1] += whole
-        return call
-
-    def read(self):
-        seconds, self.seconds = self.seconds, dict.fromkeys(PARTS, 0.0)
-        return seconds
-
-
-def watched():
-    """A Stopwatch of everything that calls do from now on. It must begin before the ring is made."""
-    watch = Stopwatch()
-    for part, owner, name in (("agree", _ring.Ring, "agree"), ("exchange", _ring.Ring, "all_gather"),
-                              ("allocate", torch.cuda, "caching_allocator_alloc"), ("make", _cuda_ring.CudaRing, "plan"),
-                              ("make", _ring.Ring, "plan")):
-        setattr(owner, name, watch.timed(part, getattr(owner, name)))
-    return watch
+Each call has documents of other lengths. Times are medians of the calls, on the slowest rank; on a busy device, which has
+work from before that a plan must not wait for, too. Several processes may share a GPU."""
 
 
 class Packings:
@@ -99,31 +58,19 @@ def synchronize(world):
     dist.barrier()
 
 
-def time_plans(world, watch, packings, attend, count, busy):
-    """Seconds by part, of each call."""
+def seconds_of_call(world, packings, attend, count, busy):
+    """Median host time of `count` calls, of the slowest rank."""
     found = []
     for _ in range(count):
         cu_seqlens = packings.next()
         synchronize(world)
         if busy:
             torch.cuda._sleep(100_000_000)  # some 50 ms
-        watch.read()
         begin = time.perf_counter()
         attend(cu_seqlens)
-        whole = time.perf_counter() - begin
-        parts = watch.read()
-        parts["enqueue"] = whole - sum(parts.values())
-        found.append(parts)
+        found.append(time.perf_counter() - begin)
     synchronize(world)
-    return found
-
-
-def print_times(world, name, found):
-    medians = world.everyones({part: statistics.median(one[part] for one in found) for part in PARTS}
-                              | {"whole": statistics.median(sum(one.values()) for one in found)})
-    if world.is_root:
-        columns = {part: max(of_rank[part] for of_rank in medians) * 1e6 for part in (*PARTS, "whole")}
-        print(f"{name:>12}" + "".join(f"{part:>10} {value:7.0f}" for part, value in columns.items()) + "  us", flush=True)
+    return world.greatest(statistics.median(found))
 
 
 def print_growth(world, before, after, steps):
@@ -158,8 +105,7 @@ def main():
     arguments = _parser().parse_args()
     numbers = {name: whole_number(getattr(arguments, name), f"--{name.replace('_', '-')}")
                for name in ("tokens_per_rank", "documents", "head_dim", "plans", "steps")}
-    query_heads, _, kv_heads = arguments.heads.partition(":")
-    heads = whole_number(query_heads, "--heads"), whole_number(kv_heads or query_heads, "--heads")
+    heads = heads_of(arguments.heads)
     if "LOCAL_RANK" not in os.environ:
         raise WrongUse("start it by torchrun: torchrun --nproc_per_node=2 -m ringlab.peers.plans ...")
     tokens = numbers["tokens_per_rank"] * int(os.environ["WORLD_SIZE"])
@@ -176,7 +122,6 @@ def main():
 
 
 def run(world, arguments, numbers, heads):
-    watch = watched()
     connect(timeout=arguments.timeout, transport=arguments.transport)
     shape = 1, numbers["tokens_per_rank"], heads[1], numbers["head_dim"]
     dtype = torch.bfloat16 if world.device.type == "cuda" else torch.float32
@@ -197,7 +142,9 @@ def run(world, arguments, numbers, heads):
         for name, busy in (("idle device", False), ("busy device", True)):
             if busy and world.device.type == "cpu":
                 continue
-            print_times(world, name, time_plans(world, watch, packings, attend, numbers["plans"], busy))
+            seconds = seconds_of_call(world, packings, attend, numbers["plans"], busy)
+            if world.is_root:
+                print(f"{name}: {1e6 * seconds:.0f} us a call", flush=True)
     step()
     synchronize(world)
     before = held(world.device)

@@ -117,19 +117,31 @@ def provenance(world):
             if on_cuda else "by the host's clock"}
 
 
-def _labels(row):
-    """Text columns."""
-    system, case = row.system, row.case
-    return {"name": f"{row.name} {case.name}".replace("/", "_"), "system": row.name,
-            "kind": "ring" if row.family == "ringlab" else "peer", "shape": case.shape, "mask": case.mask.spec,
-            "dtype": case.dtype, "layout": system.layout if system else "", "absent": row.absent,
-            "algorithm": system.algorithm if system else "", "kernels": system.kernels if system else ""}
+def _of_system(attribute):
+    return lambda row: getattr(row.system, attribute) if row.system else ""
 
 
-def _numbers(row):
-    case = row.case
-    return {"tokens": case.tokens, "ranks": case.ranks, "gpus": case.ranks, "batch": 1, "query_heads": case.query_heads,
-            "kv_heads": case.kv_heads, "head_dim": case.head_dim, "value_dim": case.value_dim}
+# Columns of the table of runs: what each is, and of which part of a row.
+_COLUMNS = {
+    "name": ("name of the run", lambda row: f"{row.name} {row.case.name}".replace("/", "_")),
+    "system": ("as --systems names it", lambda row: row.name),
+    "kind": ("whether it is Ringlab's", lambda row: "ring" if row.family == "ringlab" else "peer"),
+    "shape": ("heads, dims and dtype", lambda row: row.case.shape),
+    "mask": ("who sees whom, as given", lambda row: row.case.mask.spec),
+    "dtype": ("of q, k, v and do", lambda row: row.case.dtype),
+    "layout": ("which rank owns which tokens", _of_system("layout")),
+    "absent": ("why it was not timed; empty if it was", lambda row: row.absent),
+    "algorithm": ("schedule of a ring, or how the system goes about it", _of_system("algorithm")),
+    "kernels": ("that compute attention", _of_system("kernels")),
+    "tokens": ("of the whole sequence", lambda row: row.case.tokens),
+    "ranks": ("ring size P", lambda row: row.case.ranks),
+    "gpus": ("that took part", lambda row: row.case.ranks),
+    "batch": ("sequences at a time", lambda row: 1),
+    "query_heads": ("heads of q, o and do", lambda row: row.case.query_heads),
+    "kv_heads": ("heads of k and v", lambda row: row.case.kv_heads),
+    "head_dim": ("size of a query or key", lambda row: row.case.head_dim),
+    "value_dim": ("size of a value", lambda row: row.case.value_dim),
+}
 
 
 def write(path, rows, about, configuration):
@@ -146,11 +158,12 @@ def write(path, rows, about, configuration):
         for key, value in about.items():
             file.require_group("provenance/0").attrs[key] = value
         text = h5py.string_dtype()
-        scales = {"run": file.create_dataset("run", data=[_labels(row)["name"] for row in rows], dtype=text)}
+        scales = {"run": file.create_dataset("run", data=[_COLUMNS["name"][1](row) for row in rows], dtype=text)}
         scales["run"].make_scale("run")
 
         def dataset(name, values, dimensions, units, description, kind=None):
-            made = file.create_dataset(name, data=values, dtype=kind)
+            packed = {"compression": "gzip", "shuffle": True} if kind == "f4" else {}
+            made = file.create_dataset(name, data=values, dtype=kind, **packed)
             made.attrs["units"], made.attrs["description"] = units, description
             for i, (dimension, size) in enumerate(zip(dimensions, made.shape)):
                 if dimension not in scales:
@@ -158,10 +171,9 @@ def write(path, rows, about, configuration):
                     scales[dimension].make_scale(dimension)
                 made.dims[i].attach_scale(scales[dimension])
 
-        for name in _labels(rows[0]):
-            dataset(f"runs/{name}", [_labels(row)[name] for row in rows], ["run"], "1", _DESCRIPTIONS.get(name, name), text)
-        for name in _numbers(rows[0]):
-            dataset(f"runs/{name}", [_numbers(row)[name] for row in rows], ["run"], "1", _DESCRIPTIONS.get(name, name))
+        for name, (description, part) in _COLUMNS.items():
+            values = [part(row) for row in rows]
+            dataset(f"runs/{name}", values, ["run"], "1", description, text if isinstance(values[0], str) else None)
         for which in ("forward", "backward"):
             dataset(f"runs/flop_{which}", [float(row.case.flop(which)) for row in rows], ["run"], "FLOP",
                     "of the visible pairs, all ranks and heads")
@@ -182,36 +194,20 @@ def write(path, rows, about, configuration):
                 samples = [next((getattr(call, attribute) for call in row.calls if call.which == which), [])
                            for row in rows]
                 group = f"{folder}/{which}"
-                dataset(f"{group}/seconds", _padded(samples, len(dimensions)), ["run", *(
-                    f"{group}/call" if name == "call" else name for name in dimensions)], "s", description)
+                dataset(f"{group}/seconds", _padded(samples, len(dimensions) + 1), ["run", *(
+                    f"{group}/call" if name == "call" else name for name in dimensions)], "s", description, "f4")
     os.replace(temporary, path)
-
-
-_DESCRIPTIONS = {"name": "name of the run", "system": "as --systems names it", "mask": "who sees whom, as given",
-                 "layout": "which rank owns which tokens", "algorithm": "schedule of a ring, or how the system goes about it",
-                 "absent": "why it was not timed; empty if it was", "tokens": "of the whole sequence",
-                 "ranks": "ring size P", "batch": "sequences at a time", "query_heads": "heads of q, o and do",
-                 "kv_heads": "heads of k and v", "head_dim": "size of a query or key", "value_dim": "size of a value",
-                 "dtype": "of q, k, v and do"}
 
 
 def _padded(samples, depth):
     """Nested lists of unequal lengths as one array, filled up with NaN."""
     import numpy
 
-    def sizes(values, left):
-        inner = [sizes(value, left - 1) for value in values] if left > 1 else []
-        return (len(values), *(max(column) for column in zip(*inner))) if inner else (len(values),) + (0,) * (left - 1)
-
-    shape = sizes(samples, depth + 1)
-    array = numpy.full(shape, numpy.nan)
-
-    def fill(target, values, left):
-        for i, value in enumerate(values):
-            if left > 1:
-                fill(target[i], value, left - 1)
-            else:
-                target[i] = value
-
-    fill(array, samples, depth + 1)
+    if depth == 0:
+        return numpy.float64(samples)
+    parts = [_padded(part, depth - 1) for part in samples]
+    shape = [max(sizes) for sizes in zip(*(part.shape for part in parts))] or [0] * (depth - 1)
+    array = numpy.full((len(parts), *shape), numpy.nan)
+    for i, part in enumerate(parts):
+        array[(i, *map(slice, part.shape))] = part
     return array

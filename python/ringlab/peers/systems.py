@@ -9,8 +9,7 @@ import torch
 
 import ringlab
 from ringlab.peers import kernels
-from ringlab.peers.case import Case
-from ringlab.peers.mask import Mask, WrongUse
+from ringlab.peers.case import Case, Mask, WrongUse
 from ringlab.peers.timing import Call
 from ringlab.peers.world import Absent
 

@@ -1,5 +1,6 @@
 """python -m ringlab.peers as a user starts it."""
 
+import re
 import subprocess
 import sys
 
@@ -51,10 +52,7 @@ def test_plans_for_new_packings_are_timed():
              "--head-dim", "8"]
     done = run(*plans, "--documents", "5", "--plans", "3", "--steps", "2")
     assert done.returncode == 0, done.stderr[-3000:]
-    parts = done.stdout.splitlines()[0].split()
-    times = dict(zip(parts[2:-1:2], map(float, parts[3:-1:2])))
-    assert list(times) == ["agree", "exchange", "allocate", "make", "enqueue", "whole"]
-    assert min(times["agree"], times["make"], times["enqueue"]) > 0
+    assert re.fullmatch(r"idle device: [1-9]\d* us a call", done.stdout.splitlines()[0])
     assert "after 2 more steps, each with another packing" in done.stdout
     done = run(*plans, "--documents", "65")
     assert "plans: --documents is 65; 64 tokens have at most as many documents\n" in done.stderr

@@ -12,8 +12,7 @@ import torch.distributed as dist
 
 from ringlab.peers import __main__ as peers
 from ringlab.peers import judge, kernels, report, systems, timing
-from ringlab.peers.case import Case
-from ringlab.peers.mask import Mask, WrongUse
+from ringlab.peers.case import Case, Mask, WrongUse
 from ringlab.peers.world import World
 
 # Of dense.MASKS, those whose rows see one range of keys, with the names that are written alike.

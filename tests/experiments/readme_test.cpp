@@ -103,6 +103,23 @@ BOOST_AUTO_TEST_CASE(rings_from_python_beside_others_are_those_of_their_record) 
     }
 }
 
+BOOST_AUTO_TEST_CASE(rings_of_two_and_four_h100_are_those_of_their_records) {
+    for (const auto& [said, schedule, transport] : {std::tuple{"`joined-ring`", "joined-ring", "copy"},
+                                                    {"`pull`", "pull", "copy"},
+                                                    {"`ring`", "ring", "copy"},
+                                                    {"`ring`, NCCL", "ring", "nccl"}}) {
+        auto row = fmt::format("| {} |", said);
+        for (const int ranks : {2, 4}) {
+            const Runs runs(fmt::format("throughput_{}xh100_schedules", ranks));
+            for (const int tokens_per_rank : {2048, 8192}) {
+                const auto name = fmt::format("S={} {} 32:8_128_bf16 {}", ranks * tokens_per_rank, schedule, transport);
+                row += rates(runs.number(name, "rate_forward") / 1e12, runs.number(name, "rate_both") / 1e12);
+            }
+        }
+        check_says(row, results);
+    }
+}
+
 // Measured and judged as the record has it, from which notebooks/figures/balance_causal.png is drawn; predicted by
 // today's model.
 BOOST_AUTO_TEST_CASE(the_example_is_of_the_record_of_the_figure_above_and_of_todays_model) {

@@ -9,6 +9,7 @@
 #include "python/library/status.hpp"
 #include "reference/error/error_model.hpp"
 #include "reference/ranks/cpu_rank.hpp"
+#include "reference/ranks/executor.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "sim/play/simulate.hpp"
 

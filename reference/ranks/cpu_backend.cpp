@@ -4,6 +4,7 @@
 #include "processes/peers.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/ranks/cpu_rank.hpp"
+#include "reference/ranks/executor.hpp"
 #include "reference/tensors/shards.hpp"
 
 #include <functional>

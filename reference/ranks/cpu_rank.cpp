@@ -4,6 +4,7 @@
 #include "reference/features/rotary.hpp"
 #include "reference/features/sinks.hpp"
 #include "reference/ranks/cpu_slots.hpp"
+#include "reference/ranks/executor.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "reference/tensors/shards.hpp"
 

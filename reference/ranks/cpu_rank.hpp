@@ -1,7 +1,7 @@
 #pragma once
 
+#include "layouts/program/program.hpp"
 #include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/executor.hpp"
 
 namespace ringlab::reference {
 
@@ -34,9 +34,11 @@ public:
     virtual const Tensor& matrices() const = 0;
 };
 
-/// One rank's tensors and slots, for a forward pass and optionally a backward pass.
-class CpuRank : public RankWork {
+/// One rank's tensors, slots and arithmetic, for a forward pass and optionally a backward pass.
+class CpuRank {
 public:
+    virtual ~CpuRank() = default;
+
     /// Prepares a pass. Schedule and program must outlive the matching end(). A backward pass must follow its forward
     /// pass or resume().
     virtual void begin(const layouts::Schedule& pass, const layouts::Program& program) = 0;
@@ -47,6 +49,20 @@ public:
 
     /// The bytes that other ranks may fetch: K/V slot 0, packed like a message of all heads; empty if no rank fetches.
     virtual std::span<const std::byte> exposed() = 0;
+
+    /// Executes an operation of the compute lane. This, and what follows up to exposed_offset(), is called by
+    /// execute().
+    virtual void compute(const layouts::Instruction& instruction) = 0;
+
+    /// The bytes that a send reads, and those that a receive or fetch writes; valid until transfer_ended().
+    virtual std::span<const std::byte> outgoing(const layouts::Instruction& instruction) = 0;
+    virtual std::span<std::byte> incoming(const layouts::Instruction& instruction) = 0;
+
+    /// Called once when a transfer has ended.
+    virtual void transfer_ended(const layouts::Instruction& instruction) = 0;
+
+    /// Offset in bytes, within the memory that the owner exposes, of what a fetch reads.
+    virtual std::size_t exposed_offset(const layouts::Instruction& instruction) const = 0;
 
     /// Fills in tensors, memory and times.
     virtual void collect(RankResult& result) = 0;

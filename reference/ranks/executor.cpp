@@ -22,7 +22,7 @@ Picoseconds picoseconds(Clock::duration duration) {
 
 class Execution {
 public:
-    Execution(const layouts::RankProgram& program, int lanes, const RankIdentity& identity, RankWork& work,
+    Execution(const layouts::RankProgram& program, int lanes, const RankIdentity& identity, CpuRank& work,
               Transport& transport, Clock::time_point start, Clock::duration timeout)
         : program_(program),
           identity_(identity),
@@ -186,7 +186,7 @@ private:
 
     const layouts::RankProgram& program_;
     const RankIdentity& identity_;
-    RankWork& work_;
+    CpuRank& work_;
     Transport& transport_;
     Clock::time_point start_;
     Clock::duration timeout_;
@@ -204,7 +204,7 @@ Picoseconds thread_cpu_time() {
 }
 
 std::vector<layouts::Span> execute(const layouts::RankProgram& program, int lanes, const RankIdentity& identity,
-                                   RankWork& work, Transport& transport, Clock::time_point start,
+                                   CpuRank& work, Transport& transport, Clock::time_point start,
                                    Clock::duration timeout) {
     return Execution(program, lanes, identity, work, transport, start, timeout).run();
 }

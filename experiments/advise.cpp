@@ -1,12 +1,12 @@
 // How should a sequence be laid out, and over how many GPUs? Combinations of layout, schedule, ring size and machine,
 // ranked by simulated time, with what they hold in memory and where their time goes.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/candidates.hpp"
 #include "experiments/prediction/described_machine.hpp"

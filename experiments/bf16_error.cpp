@@ -1,8 +1,8 @@
 // What does bf16 lose, and what does the ring lose on top of it? Errors against fp64 on the same bf16 inputs, by ring
 // size, layout, accumulation policy and kind of input, with one device (P = 1) beside them.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/study.hpp"
 

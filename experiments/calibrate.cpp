@@ -4,8 +4,8 @@
 
 #include "experiments/calibration/calibrate_cpu.hpp"
 #include "experiments/calibration/calibrate_gpu.hpp"
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/execution/backend.hpp"
 
 namespace ringlab::experiments {

@@ -1,13 +1,13 @@
 // Which layout should a long sequence have? Every layout x mask x ring size x sequence length: predicted on described
 // machines, executed and measured on the backend, and judged against fp64.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/memory/memory.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/predictor.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/record/provenance.hpp"
 #include "experiments/study/study.hpp"
 #include "processes/session.hpp"
 

@@ -2,13 +2,13 @@
 // newest rows meet the cache by every schedule: the cache stays and partial results are merged, rows travel around it,
 // or the cache itself moves.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/models/decoding.hpp"
 #include "experiments/prediction/predictor.hpp"
+#include "experiments/study/decoding.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // Is attention over P ranks the same function as attention on one device? Every layout, mask, schedule and ring size
 // against the dense fp64 reference, in fp64 or in what a device computes in: o, lse, dq, dk and dv each on its own.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/study.hpp"
 

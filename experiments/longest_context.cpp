@@ -1,15 +1,15 @@
 // How long a sequence fits? For a model's shape over P devices of a described machine: by layout, schedule and what is
 // kept of each layer for the backward pass.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/memory/longest.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/prediction/described_machine.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/record/record.hpp"

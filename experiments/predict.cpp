@@ -1,8 +1,8 @@
 // What will it cost? The simulator alone: any machine file, layouts x masks x schedules x ring sizes x sequence
 // lengths, up to thousands of ranks.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"

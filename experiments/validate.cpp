@@ -2,8 +2,8 @@
 // calibrated on none of them: sizes x layouts x masks x schedules x transports, forward and backward, and a score.
 
 #include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/command_line/run_program.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/files/resources.hpp"

@@ -1,10 +1,10 @@
 #include "experiments/backends/cuda.hpp"
 
-#include "experiments/config/source.hpp"
 #include "experiments/execution/describe_clocks.hpp"
 #include "experiments/execution/hosts.hpp"
 #include "experiments/inputs/parallel.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/options/source.hpp"
+#include "experiments/record/provenance.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/execution/executor.hpp"
 #include "reference/tensors/rounding.hpp"

@@ -1,6 +1,6 @@
 #include "experiments/benchmark/throughput_case.hpp"
 
-#include "experiments/config/source.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/options/values.hpp"
 #include "layouts/basics/registry.hpp"
 

@@ -1,8 +1,7 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/problem_config.hpp"
-#include "experiments/config/timing_config.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
 #include "layouts/basics/ring_group.hpp"
 
 #include <string>

@@ -2,11 +2,11 @@
 
 #include "experiments/calibration/fit/cost_fit.hpp"
 #include "experiments/calibration/fit/machine_file.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/study/forecast.hpp"
 #include "reference/ranks/cpu_attention.hpp"

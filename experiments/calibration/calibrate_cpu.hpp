@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
+#include "experiments/options/config.hpp"
 
 namespace ringlab::experiments {
 

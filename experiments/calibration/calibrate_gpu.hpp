@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
 #include "experiments/execution/gpu_probe.hpp"
+#include "experiments/options/config.hpp"
 
 namespace ringlab::experiments {
 

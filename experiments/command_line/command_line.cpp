@@ -1,20 +1,28 @@
 #include "experiments/command_line/command_line.hpp"
 
 #include "experiments/command_line/list.hpp"
-#include "experiments/config/source.hpp"
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/message.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/files/files_read.hpp"
-#include "experiments/files/record_files.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/files/written_file.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/options/options.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/options/values.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/record/provenance.hpp"
+#include "processes/watching/first_error.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <sstream>
 #include <string_view>
 
@@ -167,7 +175,7 @@ void guard_writes(Config& config, const Experiment& experiment) {
 /// "record.h5", or the first of "record-2.h5", "record-3.h5" and so on that is not there.
 std::string free_name(const std::string& name) {
     int number = 1;
-    while (!is_free(numbered(name, number))) ++number;
+    while (state_of(numbered(name, number)).is_there()) ++number;
     return numbered(name, number).string();
 }
 
@@ -214,6 +222,36 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     guard_writes(config, experiment);
     config.output.text = "experiment = " + experiment.name + "\n" + options.text(config.execution.backend);
     return config;
+}
+
+int run_program(const Experiment& experiment, const Config& defaults, const Body& body, int argc, char** argv) {
+    end_on_signals();
+    // NCCL's monitoring service (RAS): its thread counts communicators, and ends the process by an assertion if its
+    // count is wrong. For programs alone, not in a process of somebody else who loads a library.
+    setenv("NCCL_RAS_ENABLE", "0", 0);
+    const std::string not_printed = "cannot write to standard output; what is printed is not complete";
+    try {
+        const FilesRead account;
+        auto config = parse(experiment, defaults, argc, argv);
+        const int status = config ? body(*config, argc, argv) : 0;
+        // A full disk or a closed reader shows at the latest when the last of it is written.
+        if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+        fmt::print(stderr, "{}: {}\n", experiment.name, not_printed);
+    } catch (const std::bad_alloc&) {
+        processes::say_first_error(experiment.name, "out of memory; fewer tokens, heads or ranks would need less");
+    } catch (const std::exception& error) {
+        processes::say_first_error(experiment.name, std::ferror(stdout) ? not_printed : shortened(error.what()));
+    }
+    return 1;
+}
+
+int run_program_in_session(const Experiment& experiment, const Config& defaults, const Body& body, int argc,
+                           char** argv) {
+    const auto in_session = [&](Config& config, int count, char** words) {
+        return run_in_session(config.execution, config.output.text, count, words,
+                              [&] { return body(config, count, words); });
+    };
+    return run_program(experiment, defaults, in_session, argc, argv);
 }
 
 }  // namespace ringlab::experiments

@@ -4,7 +4,7 @@
 #include "experiments/console/message.hpp"
 #include "experiments/execution/hosts.hpp"
 #include "experiments/execution/machine_fault.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/record/provenance.hpp"
 #include "processes/session.hpp"
 
 #include <thread>

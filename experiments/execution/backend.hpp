@@ -1,10 +1,9 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/execution_config.hpp"
-#include "experiments/config/timing_config.hpp"
 #include "experiments/execution/bench.hpp"
 #include "experiments/execution/gpu_probe.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
 #include "experiments/options/options.hpp"
 #include "experiments/record/record.hpp"
 #include "layouts/basics/registry.hpp"

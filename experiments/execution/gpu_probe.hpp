@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/record/provenance.hpp"
 #include "sim/machine/machine.hpp"
 
 #include <memory>

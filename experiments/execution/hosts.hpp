@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/record/run_writer.hpp"
 #include "layouts/basics/ring_group.hpp"
 #include "processes/session.hpp"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <memory>
@@ -16,34 +17,33 @@ namespace {
 
 class Sha256 {
 public:
-    Sha256() { require(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr), "{}", no_digest); }
+    Sha256() { require_done(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr)); }
 
-    void update(std::span<const std::byte> bytes) {
-        require(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()), "{}", no_digest);
-    }
+    void update(std::string_view bytes) { require_done(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size())); }
 
-    Digest digest() {
-        Digest made;
-        require(EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(made.data()), nullptr), "{}",
-                no_digest);
-        return made;
+    std::string text() {
+        std::array<unsigned char, 32> digest{};
+        require_done(EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr));
+        std::string text;
+        for (const auto byte : digest) text += fmt::format("{:02x}", byte);
+        return text;
     }
 
 private:
-    static constexpr const char* no_digest = "OpenSSL computes no SHA-256 here";
+    static void require_done(bool done) { require(done, "OpenSSL computes no SHA-256 here"); }
 
     std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_{EVP_MD_CTX_new(), EVP_MD_CTX_free};
 };
 
 }  // namespace
 
-Digest digest_of(std::span<const std::byte> bytes) {
+std::string digest_of(std::string_view bytes) {
     Sha256 hash;
     hash.update(bytes);
-    return hash.digest();
+    return hash.text();
 }
 
-Digest digest_of_file(const std::filesystem::path& path) {
+std::string digest_of_file(const std::filesystem::path& path) {
     errno = 0;
     std::ifstream file(path, std::ios::binary);
     require(file.good(), "cannot open {}: {}", path.string(), std::generic_category().message(errno));
@@ -51,16 +51,10 @@ Digest digest_of_file(const std::filesystem::path& path) {
     std::vector<char> buffer(1 << 16);
     while (file.good()) {
         file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-        hash.update(std::as_bytes(std::span(buffer.data(), static_cast<std::size_t>(file.gcount()))));
+        hash.update({buffer.data(), static_cast<std::size_t>(file.gcount())});
     }
     require(file.eof(), "cannot read {}: {}", path.string(), std::generic_category().message(errno));
-    return hash.digest();
-}
-
-std::string to_text(const Digest& digest) {
-    std::string text;
-    for (const auto byte : digest) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-    return text;
+    return hash.text();
 }
 
 }  // namespace ringlab::experiments

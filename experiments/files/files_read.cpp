@@ -6,7 +6,6 @@
 #include "layouts/basics/text_file.hpp"
 
 #include <algorithm>
-#include <span>
 
 namespace ringlab::experiments {
 namespace {
@@ -78,7 +77,7 @@ FilesRead::File* FilesRead::find(const std::filesystem::path& path) {
 
 const std::string& FilesRead::sha256_of(File& file) {
     if (!file.sha256.empty()) return file.sha256;
-    file.sha256 = to_text(file.text ? digest_of(std::as_bytes(std::span(*file.text))) : digest_of_file(file.path));
+    file.sha256 = file.text ? digest_of(*file.text) : digest_of_file(file.path);
     require(file.text || file.state == state_behind(file.path),
             "'{}' was changed by others after this command had begun to read it; start again", file.path);
     return file.sha256;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/files/file_state.hpp"
+#include "experiments/files/written_file.hpp"
 
 #include <filesystem>
 #include <mutex>
@@ -16,8 +16,8 @@ struct FileDigest {
     std::string sha256;
 };
 
-/// A list of all files whose contents influence the results of a command; run_program() keeps one. Texts enter it through
-/// layouts::read_text(). Code that reads any other file calls note_read(). Any thread may call it.
+/// A list of all files whose contents influence the results of a command; run_program() keeps one. Texts enter it
+/// through layouts::read_text(). Code that reads any other file calls note_read(). Any thread may call it.
 ///
 /// A text is read only once. Later calls get the same text, so that all runs of a sweep use the same contents, and the
 /// digest is that of the contents that were used.

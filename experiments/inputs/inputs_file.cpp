@@ -1,8 +1,8 @@
 #include "experiments/files/files_read.hpp"
-#include "experiments/files/record_files.hpp"
+#include "experiments/files/written_file.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/inputs_generate.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "reference/tensors/rounding.hpp"
 
@@ -40,8 +40,7 @@ DType dtype_of(const hdf5::Dataset& dataset) {
                     dataset.name());
             return DType::bf16;
         default:
-            fail("{} is of type {}; it must be of 16-, 32- or 64-bit floats, or of uint16 with dtype = \"bfloat16\"",
-                 dataset.name(), dataset.element_text());
+            fail("{} must be of 16-, 32- or 64-bit floats, or of uint16 with dtype = \"bfloat16\"", dataset.name());
     }
 }
 
@@ -179,9 +178,9 @@ OpenInputs open_inputs(const hdf5::File& file, const std::filesystem::path& path
 using Position = std::array<std::int64_t, 4>;
 
 void read_block(const Source& source, const Position& offset, const Position& count, std::span<double> values) {
-    if (source.dataset.element() != Element::uint16) return source.dataset.read_block(offset, count, values);
-    std::vector<std::uint16_t> patterns(values.size());
-    source.dataset.read_block(offset, count, patterns);
+    source.dataset.read_block(offset, count, values);
+    if (source.dataset.element() != Element::uint16) return;
+    const std::vector<std::uint16_t> patterns(values.begin(), values.end());
     reference::from_bits(patterns, DType::bf16, values);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/memory_config.hpp"
 #include "experiments/memory/memory.hpp"
+#include "experiments/options/config.hpp"
 #include "layouts/schedules/schedule.hpp"
 #include "sim/machine/machine.hpp"
 

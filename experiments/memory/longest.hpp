@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
 #include "experiments/memory/footprint.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/record/record.hpp"
 
 #include <functional>

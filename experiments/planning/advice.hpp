@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
 #include "experiments/memory/footprint.hpp"
+#include "experiments/options/config.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/report/breakdown.hpp"

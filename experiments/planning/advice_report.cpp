@@ -1,8 +1,8 @@
 #include "experiments/planning/advice_report.hpp"
 
-#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/outputs/file_guard.hpp"
+#include "experiments/options/file_guard.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "layouts/basics/require.hpp"
@@ -52,9 +52,11 @@ constexpr const char* row_definitions =
     "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
     "+-: nine of ten measured rings took no more or less than so much of their predicted total; rings of that machine\n"
     "with about as many tokens per rank and as dense a mask. Of other layouts or schedules, or of others: no ring of\n"
-    "this layout or schedule was measured on that machine. On machines that were not measured: what their file assumes\n"
+    "this layout or schedule was measured on that machine. On machines that were not measured: what their file "
+    "assumes\n"
     "or, if calibrate fitted it to GPUs, the margin of all such files. ?: no such ring was measured.\n"
-    "Memory: of the fullest GPU. Attention: the part of it that `predict` prints too; the rest is what --keep, --layers\n"
+    "Memory: of the fullest GPU. Attention: the part of it that `predict` prints too; the rest is what --keep, "
+    "--layers\n"
     "and --resident say, and what the machine file reserves.\n";
 
 std::vector<std::string> row_header() {

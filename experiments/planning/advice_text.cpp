@@ -1,4 +1,4 @@
-#include "experiments/config/planned.hpp"
+#include "experiments/options/planned.hpp"
 #include "experiments/planning/advice.hpp"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "experiments/planning/candidates.hpp"
 
-#include "experiments/config/planned.hpp"
+#include "experiments/options/planned.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/prediction/scored_rings.hpp"

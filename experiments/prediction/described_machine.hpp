@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/execution_config.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/options/config.hpp"
+#include "experiments/record/provenance.hpp"
 #include "sim/machine/machine.hpp"
 
 #include <string>

@@ -1,6 +1,6 @@
 #include "experiments/prediction/execution_traces.hpp"
 
-#include "experiments/outputs/tensors_file.hpp"
+#include "experiments/record/tensors_file.hpp"
 #include "layouts/basics/require.hpp"
 #include "sim/report/chakra_trace.hpp"
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
 #include "experiments/execution/backend.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
+#include "experiments/record/provenance.hpp"
 #include "experiments/record/record.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/play/simulate.hpp"

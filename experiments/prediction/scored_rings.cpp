@@ -1,7 +1,7 @@
 #include "experiments/prediction/scored_rings.hpp"
 
 #include "experiments/files/files_read.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
 

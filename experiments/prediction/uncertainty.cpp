@@ -119,7 +119,7 @@ Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name,
         return fmt::format("{} rings measured with {} to {} tokens per rank, heads {}", rings.size(),
                            shortest.tokens_per_rank, longest.tokens_per_rank, fmt::join(shapes, ", "));
     };
-    const auto digest = to_text(digest_of(std::as_bytes(std::span(machine.text))));
+    const auto digest = digest_of(machine.text);
     const auto at = std::ranges::find(scores.machine_digests, digest, [](const auto& one) { return one.second; });
     if (at == scores.machine_digests.end()) {
         auto why = scores.machine_digests.contains(name)

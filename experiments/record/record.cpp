@@ -1,7 +1,6 @@
 #include "experiments/record/record.hpp"
 
 #include "experiments/files/files_read.hpp"
-#include "experiments/record/record_paths.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
@@ -14,6 +13,8 @@ namespace ringlab::experiments {
 namespace {
 
 namespace fs = std::filesystem;
+
+const std::string sha256_suffix = "_sha256";
 
 /// How two configurations differ, by their first different line; empty if they are equal.
 std::string first_difference(const std::string& recorded, const std::string& asked) {
@@ -39,114 +40,93 @@ void find_stacked(const hdf5::Group& group, const std::string& path, std::vector
     }
 }
 
-}  // namespace
-
-Record::Record(const fs::path& path, RecordOpening opening, RecordHeader header, Provenance provenance)
-    : base_(opening.base.empty() ? path : opening.base),
-      header_(std::move(header)),
-      provenance_(std::move(provenance)) {
-    const auto mode = opening.mode;
-    if (mode == RecordMode::next_free)
-        take_free_name(path);
-    else
-        take_name(path);
-    if (name_ != path)
-        fmt::print(stderr, "[note] '{}' was taken meanwhile; this goes to '{}'\n", path.string(), name());
-    require_replaceable(target_);
-    const auto unfinished = unfinished_of(target_);
-    const bool exists = fs::exists(target_), has_unfinished = fs::exists(unfinished);
-    require(mode != RecordMode::create || (!exists && !has_unfinished),
-            "{} exists; use --resume to add what is missing, --overwrite to start anew, or write elsewhere",
-            exists ? target_.string() : unfinished.string());
-    if (mode == RecordMode::resume ? has_unfinished : exists) path_ = unfinished;
-    found_ = opening.found.value_or(state_of(target_));
-    own_ = state_of(path_);
-    if (mode == RecordMode::resume && (exists || has_unfinished))
-        resume();
-    else
-        start();
-    if (mode != RecordMode::resume && path_ == target_ && has_unfinished) fs::remove(unfinished);
+/// SHA-256 by the names of files, as an invocation kept them.
+std::map<std::string, std::string> digests_in(const hdf5::Group& session) {
+    std::map<std::string, std::string> digests;
+    if (!session.has("files")) return digests;
+    const auto names = session.texts("files"), all = session.texts("files" + sha256_suffix);
+    require(names.size() == all.size(), "{} has {} files and {} digests", session.name(), names.size(), all.size());
+    for (std::size_t i = 0; i < names.size(); ++i) digests[names[i]] = all[i];
+    return digests;
 }
 
-void Record::finish() {
-    is_new_ = false;
-    const auto unfinished = path_;
-    const bool replaces = path_ != target_;
-    if (!replaces && !has_grown_ && state_of(path_) == own_) return;
-    if (replaces) {
-        path_ = target_;
-        own_ = found_;
+std::vector<FileDigest> digests_now() {
+    auto* account = FilesRead::current();
+    return account ? account->digests() : std::vector<FileDigest>();
+}
+
+}  // namespace
+
+hdf5::File open_record(const fs::path& path) {
+    note_read(path);
+    return hdf5::File::open(path);
+}
+
+Record::Record(const fs::path& path, RecordOpening opening, RecordHeader header, Provenance provenance)
+    : place_(path, opening.found, opening.base), header_(std::move(header)), provenance_(std::move(provenance)) {
+    const auto mode = opening.mode;
+    if (mode == RecordMode::next_free) place_.leave_what_is_there();
+    require_replaceable(place_.path());
+    const bool exists = fs::exists(place_.path());
+    require(mode != RecordMode::create || !exists,
+            "{} exists; use --resume to add what is missing, --overwrite to start anew, or write elsewhere", name());
+    if (mode == RecordMode::resume && exists) {
+        resume();
+        return;
     }
-    save(file_->copied(target_, hdf5::Storage::packed));
-    has_grown_ = false;
-    if (replaces) fs::remove(unfinished);
+    start();
+    if (exists) return;  // it stays until the first run is done
+    place_.write(file_->image());
+    is_new_ = true;
 }
 
 Record::~Record() {
     std::error_code ignored;
-    if (is_new_ && runs_.empty() && state_of(path_) == own_) fs::remove(path_, ignored);
+    if (is_new_ && runs_.empty() && place_.is_untouched()) fs::remove(place_.path(), ignored);
 }
 
-void Record::take_name(const fs::path& name) {
-    name_ = name;
-    target_ = path_ = followed(name);
-    const auto folder = fs::absolute(target_).parent_path();
-    require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", name.string(), folder.string());
-    temporary_.watch(temporary_of(target_));
-    unfinished_temporary_.watch(temporary_of(unfinished_of(target_)));
-    own_ = {};
-}
-
-void Record::take_free_name(const fs::path& first) {
-    for (int number = 1;; ++number) {
-        const auto name = number == 1 ? first : numbered(base_, number);
-        if (is_free(followed(name))) return take_name(name);
-    }
+void Record::finish() {
+    is_new_ = false;
+    if (!has_grown_ && place_.is_untouched()) return;
+    place_.write(file_->copied(place_.path(), hdf5::Storage::packed).image());
+    has_grown_ = false;
 }
 
 void Record::start() {
-    file_.emplace(hdf5::File::create_in_memory(path_));
+    file_.emplace(hdf5::File::create(place_.path()));
     file_->set("ringlab_schema", schema);
     file_->set("experiment", header_.experiment);
     file_->set("description", header_.description);
     file_->set("configuration", header_.configuration);
     file_->make_group("provenance");
-    file_->make_group("runs");
     make_scale("run", std::vector<std::string>{}, "1", "name of the run");
-    make_stacked({"runs/name", std::vector<std::string>{}, {}, "1", "name of the run"}, {0}, {1});
+    make_stacked({"runs/name", std::vector<std::string>{}, {}, "1", "name of the run"}, {1});
     look_around();
-    save(*file_);
-    is_new_ = has_grown_ = true;
+    has_grown_ = true;
 }
 
 void Record::resume() {
     try {
         load();
-        require(file_->has("ringlab_schema"), "it is an HDF5 file, but not a record of Ringlab");
-        const auto found = file_->number("ringlab_schema");
-        require(found == static_cast<double>(schema), "it has schema {}, but this program writes schema {}", found,
-                schema);
-        file_->group("provenance");
         for (const auto& run : runs()) number(run, "session");
         auto different = difference("experiment", header_.experiment);
         if (different.empty()) different = difference("configuration", header_.configuration);
         if (const auto file = changed_file(); !file.empty()) different += (different.empty() ? "" : "; ") + file;
         require(different.empty(), "{}", different);
     } catch (const Error& error) {
-        fail("cannot resume {}: {}; it is left as it is (--overwrite starts anew)", path_.string(), error.what());
+        fail("cannot resume {}: {}; it is left as it is (--overwrite starts anew)", name(), error.what());
     }
-    note_unknown_files();
-    remove_temporaries_of(path_);  // of invocations that were killed
+    place_.remove_temporaries();  // of invocations that were killed
 }
 
+/// Takes what is on disk into memory.
 void Record::load() {
-    const auto [bytes, state] = read_file(path_);
-    auto file = hdf5::File::open_image(path_, bytes);
-    own_ = state;
+    const auto file = hdf5::File::open(place_.path());
+    require(file.has("ringlab_schema"), "it is an HDF5 file, but not a record of Ringlab");
+    const auto found = file.number("ringlab_schema");
+    require(found == static_cast<double>(schema), "it has schema {}, but this program writes schema {}", found, schema);
     file_.reset();
-    file_.emplace(std::move(file));
-    if (!file_->contains("run")) return;
-    file_.emplace(file_->copied(path_, hdf5::Storage::growing));
+    file_.emplace(file.copied(place_.path(), hdf5::Storage::growing));
     look_around();
 }
 
@@ -156,21 +136,44 @@ void Record::look_around() {
     find_stacked(*file_, "", stacked_);
 }
 
-void Record::save(const hdf5::File& file) {
-    const auto bytes = file.image();
-    if (replace_file(path_, bytes, own_)) return;
-    const auto before = name_;
-    do take_free_name(numbered(base_, 2));
-    while (!replace_file(path_, bytes, own_));
-    say_that_it_goes_beside(before, name_);
-}
-
 std::string Record::difference(const std::string& attribute, const std::string& value) const {
     const auto found = first_difference(file_->text(attribute), value);
     return found.empty() ? "" : fmt::format("it was made with another {}: {}", attribute, found);
 }
 
-bool Record::has(const std::string& run) const { return std::find(runs_.begin(), runs_.end(), run) != runs_.end(); }
+/// The file that this command has read and that held something else when earlier runs were made, in words; "" if there
+/// is none.
+std::string Record::changed_file() const {
+    const auto now = digests_now();
+    const auto sessions = file_->group("provenance");
+    for (const auto& session : sessions.members()) {
+        const auto before = digests_in(sessions.group(session));
+        for (const auto& [file, sha256] : now)
+            if (const auto found = before.find(file); found != before.end() && found->second != sha256)
+                return fmt::format("file '{}' has changed: its SHA-256 was {}, now it is {}", file, found->second,
+                                   sha256);
+    }
+    return "";
+}
+
+/// Keeps where the runs of this invocation come from, and what it has read.
+void Record::add_session() {
+    const auto changed = changed_file();
+    require(changed.empty(), "{}", changed);
+    std::vector<std::string> names, digests;
+    for (const auto& [file, sha256] : digests_now()) {
+        names.push_back(file);
+        digests.push_back(sha256);
+    }
+    session_ = {static_cast<std::int64_t>(file_->group("provenance").members().size()), count_read()};
+    auto group = file_->make_group(fmt::format("provenance/{}", session_->number));
+    for (const auto& [entry, value] : provenance_.entries()) group.set(entry, value);
+    if (!FilesRead::current()) return;
+    group.set("files", names);
+    group.set("files" + sha256_suffix, digests);
+}
+
+bool Record::has(const std::string& run) const { return std::ranges::find(runs_, run) != runs_.end(); }
 
 bool Record::has(const std::string& run, const std::string& path) const {
     if (!has(run) || !file_->contains(path)) return false;
@@ -178,13 +181,13 @@ bool Record::has(const std::string& run, const std::string& path) const {
     const auto element = file_->dataset(path).element();
     if (element != hdf5::Element::fp64 && element != hdf5::Element::fp32) return true;
     const auto values = numbers(run, path);
-    return !std::all_of(values.begin(), values.end(), [](double value) { return std::isnan(value); });
+    return !std::ranges::all_of(values, [](double value) { return std::isnan(value); });
 }
 
 void Record::commit(const std::string& name, const RunWriter& run) {
     require_path(name, "run");
     require(name.find('/') == std::string::npos, "'{}' cannot name a run: it holds a '/'", name);
-    require(!has(name), "{} holds a run '{}' already", path_.string(), name);
+    require(!has(name), "{} holds a run '{}' already", this->name(), name);
     const auto session_before = session_;
     const auto index = static_cast<std::int64_t>(runs_.size());
     try {
@@ -210,58 +213,58 @@ void Record::commit(const std::string& name, const RunWriter& run) {
         for (const auto& spans : run.spans_) append(spans, index);
         extend_all(index + 1);
         place_of("run", name);
-        save(*file_);
+        place_.write(file_->image());
         has_grown_ = true;
     } catch (const std::exception& error) {
         session_ = session_before;
-        if (state_of(path_) == own_) load();
-        fail("run '{}' is not recorded: {}; {} holds the {} runs finished before it", name, error.what(),
-             path_.string(), runs().size());
+        if (place_.is_untouched() && index > 0) load();
+        if (index == 0) start();
+        fail("run '{}' is not recorded: {}; {} holds the {} runs finished before it", name, error.what(), this->name(),
+             runs().size());
     }
     runs_.push_back(name);
 }
 
-std::int64_t Record::index_of(const std::string& run) const {
-    const auto found = std::find(runs_.begin(), runs_.end(), run);
-    require(found != runs_.end(), "{} holds no run '{}'", path_.string(), run);
-    return found - runs_.begin();
+std::size_t Record::index_of(const std::string& run) const {
+    const auto found = std::ranges::find(runs_, run);
+    require(found != runs_.end(), "{} holds no run '{}'", name(), run);
+    return static_cast<std::size_t>(found - runs_.begin());
 }
 
 std::vector<double> Record::numbers(const std::string& run, const std::string& path, const Labels& labels) const {
     const auto index = index_of(run);
     const auto dataset = file_->dataset(path);
-    const auto shape = dataset.shape();
-    const auto names = dataset.scales();
-    if (names.empty() || names.front() != "run") return dataset.doubles();  // of a dimension: the same for all runs
-    std::vector<std::int64_t> offset(shape.size()), count = shape;
-    std::int64_t elements = 1;
-    for (std::size_t i = 0; i < shape.size(); ++i) {
-        if (i == 0) {
-            offset[i] = index;
-            count[i] = 1;
-        } else if (const auto label = labels.find(names[i]); label != labels.end()) {
-            const auto known = file_->dataset(names[i]).texts();
-            const auto found = std::find(known.begin(), known.end(), label->second);
-            require(found != known.end(), "{} has no {} '{}'", path_.string(), names[i], label->second);
+    const auto scales = dataset.scales();
+    if (scales.empty() || scales.front() != "run") return dataset.doubles();  // of a dimension: the same for all runs
+    auto count = dataset.shape();
+    std::vector<std::int64_t> offset(count.size());
+    offset[0] = static_cast<std::int64_t>(index);
+    count[0] = 1;
+    for (std::size_t i = 1; i < count.size(); ++i) {
+        if (const auto label = labels.find(scales[i]); label != labels.end()) {
+            const auto known = file_->dataset(scales[i]).texts();
+            const auto found = std::ranges::find(known, label->second);
+            require(found != known.end(), "{} has no {} '{}'", name(), scales[i], label->second);
             offset[i] = found - known.begin();
             count[i] = 1;
-        } else if (file_->contains("lengths/" + names[i])) {
-            const auto length = file_->dataset("lengths/" + names[i]).integers().at(static_cast<std::size_t>(index));
+        } else if (file_->contains("lengths/" + scales[i])) {
+            const auto length = file_->dataset("lengths/" + scales[i]).integers().at(index);
             count[i] = std::max<std::int64_t>(length, 0);  // missing: the run has nothing of it
         }
-        elements *= count[i];
     }
+    std::int64_t elements = 1;
+    for (const auto extent : count) elements *= extent;
     std::vector<double> values(static_cast<std::size_t>(elements));
     dataset.read_block(offset, count, values);
     return values;
 }
 
 std::string Record::text(const std::string& run, const std::string& column) const {
-    return file_->dataset("runs/" + column).texts().at(static_cast<std::size_t>(index_of(run)));
+    return file_->dataset("runs/" + column).texts().at(index_of(run));
 }
 
 double Record::number(const std::string& run, const std::string& column) const {
-    return file_->dataset("runs/" + column).doubles().at(static_cast<std::size_t>(index_of(run)));
+    return file_->dataset("runs/" + column).doubles().at(index_of(run));
 }
 
 }  // namespace ringlab::experiments

@@ -1,27 +1,26 @@
 #pragma once
 
-#include "experiments/console/interrupt.hpp"
-#include "experiments/files/file_state.hpp"
-#include "experiments/files/record_files.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/files/written_file.hpp"
+#include "experiments/record/provenance.hpp"
 #include "experiments/record/run_writer.hpp"
 
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace ringlab::experiments {
 
+/// Opens a record for reading; it counts among the files that the command has read. Throws Error of one line.
+hdf5::File open_record(const std::filesystem::path& path);
+
 /// What happens if there is a file at the record's path.
 enum class RecordMode {
     create,     ///< refuse if there is a file
     next_free,  ///< the next free name if this one is taken
-    overwrite,  ///< in place of any record: the old one stays until finish()
-    resume,     ///< add to the record of the same experiment and configuration; a new one if there is none. A record
-                ///< that was to replace another and was not finished goes on first
+    overwrite,  ///< in place of any record, as soon as the first run is done
+    resume,     ///< add to the record of the same experiment and configuration; a new one if there is none
 };
 
 /// How a record is opened.
@@ -56,16 +55,11 @@ struct RecordHeader {
 ///
 /// Every dataset has the attributes units and description.
 ///
-/// The file on disk holds finished runs alone, at every moment: a commit writes a new file beside it and renames. The
-/// cost of a commit is therefore one copy of the file in memory and on disk. Readers may come at any time.
-///
-/// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
+/// The file on disk holds finished runs alone, at every moment (see WrittenFile), so that readers may come at any time.
+/// The cost of a commit is therefore one copy of the file in memory and on disk.
 ///
 /// While it grows its datasets have unlimited dimensions, which take up more than most of what they hold. finish() writes
 /// it once more, packed.
-///
-/// What others have put at its path since it was opened, or have written there, stays: the record then goes on at the
-/// next free name, with all its runs, and says so on stderr.
 // clang-format on
 class Record {
 public:
@@ -79,16 +73,13 @@ public:
     /// Without finish() and before any run, as where the first one throws, no new file is left.
     ~Record();
 
-    /// Where it is now.
-    const std::filesystem::path& path() const { return path_; }
-
-    /// Where it will be when it is finished, by the name that was given or by the free one that was taken.
-    std::string name() const { return name_.string(); }
+    /// Where it is, by the name that was given or by the free one that was taken.
+    std::string name() const { return place_.name().string(); }
 
     /// State of the file that was written last.
-    const FileState& state() const { return own_; }
+    FileState state() const { return state_of(place_.path()); }
 
-    /// All runs are done: takes the place of the record that it replaces, if any.
+    /// All runs are done.
     void finish();
 
     /// Names of finished runs, in the order in which they finished.
@@ -112,22 +103,16 @@ private:
     void start();
     void resume();
     void load();
-    void save(const hdf5::File& file);
-    void take_name(const std::filesystem::path& name);
-    void take_free_name(const std::filesystem::path& first);
+    void look_around();
     std::string difference(const std::string& attribute, const std::string& value) const;
     std::string changed_file() const;
-    void note_unknown_files() const;
     void add_session();
+    std::size_t index_of(const std::string& run) const;
 
-    void look_around();
-    std::int64_t index_of(const std::string& run) const;
-
-    void make_folder_of(const std::string& path);
+    // record_append.cpp
     hdf5::Dataset make_scale(const std::string& dimension, const hdf5::Values& like, const std::string& unit,
                              const std::string& description);
-    hdf5::Dataset make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& shape,
-                               const std::vector<std::int64_t>& of_one_run);
+    hdf5::Dataset make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& of_one_run);
     void count_up(const std::string& dimension, std::int64_t length);
     void set_coordinates(const RunWriter::Item& given);
     std::int64_t place_of(const std::string& dimension, const std::string& label);
@@ -135,13 +120,11 @@ private:
     void append(const RunWriter::Spans& item, std::int64_t run);
     void extend_all(std::int64_t runs);
 
-    std::filesystem::path base_, name_, target_, path_;
-    FileState own_, found_;   // of the file at path_, and of the one at target_ that it replaces in the end
+    WrittenFile place_;
     bool is_new_ = false;     // made by this object, and finish() was not called
     bool has_grown_ = false;  // since it was packed, or read
     RecordHeader header_;
     Provenance provenance_;
-    RemovedWhenInterrupted temporary_, unfinished_temporary_;
     std::optional<hdf5::File> file_;           // in memory; what is on disk, but while a commit goes on
     std::vector<std::string> runs_, stacked_;  // names; paths of the datasets whose first dimension is run
     struct Session {

@@ -1,12 +1,12 @@
 #include "experiments/record/run_writer.hpp"
 
-#include "experiments/record/record_paths.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
 #include <type_traits>
 
 namespace ringlab::experiments {
@@ -28,6 +28,15 @@ hdf5::Values as_values(const hdf5::Attribute& value) {
 }
 
 }  // namespace
+
+void require_path(const std::string& path, const char* what) {
+    std::stringstream parts(path + "/");
+    for (std::string part; std::getline(parts, part, '/');)
+        require(!part.empty() && part != "." && part != "..",
+                "'{}' cannot name a {}: its parts must not be empty or dots", path, what);
+}
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 hdf5::Values measured(const std::vector<double>& values) { return std::vector<float>(values.begin(), values.end()); }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/timeline/timeline.hpp"
 
 #include <concepts>
@@ -29,6 +29,12 @@ struct Dimension {
     std::int64_t length;  ///< may be unknown if an earlier use in the run gives it
     std::string label;    ///< "" but from at()
 };
+
+/// Throws Error unless every part of "a/b/c" is a name that HDF5 takes as such.
+void require_path(const std::string& path, const char* what);
+
+/// "c" of "a/b/c".
+std::string last_part(const std::string& path);
 
 /// Measured values in single precision, whose 24 bits are more than any clock tells.
 hdf5::Values measured(const std::vector<double>& values);

@@ -1,7 +1,7 @@
 #include "experiments/study/describe.hpp"
 
-#include "experiments/config/planned.hpp"
 #include "experiments/files/digest.hpp"
+#include "experiments/options/planned.hpp"
 #include "experiments/options/values.hpp"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan
     if (!is_planned(layout)) return;
     const auto text = text_of(prices_of(layout, plan.forward->options().schedule, plan.problem, plan.layout().ranks(),
                                         plan.forward->options().gradient_dtype));
-    run.attribute("layout_prices_sha256", to_text(digest_of(std::as_bytes(std::span(text)))), "1",
+    run.attribute("layout_prices_sha256", digest_of(text), "1",
                   "digest of the prices that the layout was made for, a line each");
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/judge.hpp"
 

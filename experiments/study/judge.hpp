@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
+#include "experiments/options/config.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
 #include "layouts/schedules/schedule.hpp"

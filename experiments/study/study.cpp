@@ -4,7 +4,7 @@
 #include "experiments/console/progress.hpp"
 #include "experiments/execution/hosts.hpp"
 #include "experiments/execution/machine_fault.hpp"
-#include "experiments/outputs/tensors_file.hpp"
+#include "experiments/record/tensors_file.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"

@@ -1,7 +1,7 @@
 #include "experiments/validation/recorded.hpp"
 
-#include "experiments/config/source.hpp"
-#include "experiments/record/read_record.hpp"
+#include "experiments/options/source.hpp"
+#include "experiments/record/record.hpp"
 
 #include <fmt/format.h>
 

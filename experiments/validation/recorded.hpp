@@ -2,7 +2,7 @@
 
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/execution/bench.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 
 #include <cstdint>
 #include <limits>

@@ -2,7 +2,7 @@
 
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/resources.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/basics/registry.hpp"
 #include "layouts/basics/require.hpp"
 

@@ -1,4 +1,4 @@
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <fmt/format.h>
@@ -13,9 +13,8 @@ namespace ringlab::cli::test {
 namespace {
 
 /// Two sizes on hosts of eight GPUs.
-const Words quickly{"--ranks", "8",   "--layouts",  "zigzag",       "--tokens-per-rank",
-                    "256",     "512", "--machines", "h200_cluster", "--span-ranks",
-                    "0",       "-o",  "r.h5",       "--overwrite"};
+const auto quickly = words_of(
+    "--ranks 8 --layouts zigzag --tokens-per-rank 256 512 --machines h200_cluster --span-ranks 0 -o r.h5 --overwrite");
 
 /// The numbers of a dataset after `predict`.
 std::vector<double> predicted_numbers(const Folder& folder, const Words& more, const std::string& dataset) {
@@ -30,8 +29,8 @@ BOOST_AUTO_TEST_SUITE(cli_disturbed)
 
 BOOST_AUTO_TEST_CASE(a_seed_gives_the_same_times_on_any_number_of_processors) {
     const Folder folder;
-    const Words noisy{"--slow-gpus",      "1",   "--slow-links", "1",  "--compute-noise", "0.1",
-                      "--transfer-noise", "0.2", "--start-skew", "20", "--repeats",       "9"};
+    const auto noisy =
+        words_of("--slow-gpus 1 --slow-links 1 --compute-noise 0.1 --transfer-noise 0.2 --start-skew 20 --repeats 9");
     const auto* times = "predicted/disturbed_makespan";
     const auto one = predicted_numbers(folder, noisy, times);
     BOOST_TEST(one.size() == 2 * 2 * 9u);  // runs, passes, repeats
@@ -108,9 +107,9 @@ BOOST_AUTO_TEST_CASE(a_sustained_clock_and_gradients_of_16_bits_are_chosen_by_op
     const Folder folder;
     // Power bounds long passes, as the machine file says by power_teraflops; a clock of short runs is asked for.
     const auto clocks_of = [&](const Words& more) {
-        const Words long_pass{"--ranks", "2",    "--layouts",  "zigzag", "--tokens-per-rank", "32768",
-                              "--heads", "32:8", "--head-dim", "128",    "--machines",        "2xh200_calibrated",
-                              "-o",      "r.h5", "--overwrite"};
+        const auto long_pass = words_of(
+            "--ranks 2 --layouts zigzag --tokens-per-rank 32768 --heads 32:8 --head-dim 128 --machines "
+            "2xh200_calibrated -o r.h5 --overwrite");
         const auto ending = run(folder, predict, long_pass + more);
         BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
         return experiments::hdf5::File::open(folder / "r.h5").dataset("predicted/clock").doubles();

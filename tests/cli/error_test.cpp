@@ -264,9 +264,9 @@ BOOST_AUTO_TEST_CASE(what_is_quoted_neither_ends_the_line_nor_spoils_it) {
 }
 
 BOOST_AUTO_TEST_CASE(a_simulated_time_that_no_timeline_holds_is_an_error) {
-    const Words longest{
-        "--ranks", "16",        "--tokens-per-rank", "128Mi",      "--heads",      "128:8", "--compute-model",
-        "rate",    "--layouts", "striped",           "--machines", "h200_cluster", "-o",    "r.h5"};
+    const auto longest = words_of(
+        "--ranks 16 --tokens-per-rank 128Mi --heads 128:8 --compute-model rate --layouts striped --machines "
+        "h200_cluster -o r.h5");
     for (const auto* engine : {"events", "symmetric"}) {
         const Folder folder;
         check_refusal(predict, run(folder, predict, longest + Words{"--engine", engine}), {"106 days", "fewer tokens"});

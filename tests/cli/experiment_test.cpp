@@ -1,6 +1,6 @@
 // Experiments that execute, each by what it is about.
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <fmt/format.h>
@@ -17,35 +17,20 @@ BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_traffic) {
     const Folder folder;
-    const Words heads{"--heads", "4", "--head-dim", "24", "--value-dim", "16", "--latent", "32+8"};
+    const auto heads = words_of("--heads 4 --head-dim 24 --value-dim 16 --latent 32+8");
     for (const std::string arithmetic : {"fp64", "bf16"}) {
-        const auto ending = run(folder, gradient_equivalence,
-                                heads + Words{"--tokens",
-                                              "96",
-                                              "--ranks",
-                                              "1",
-                                              "4",
-                                              "--layouts",
-                                              "zigzag",
-                                              "--masks",
-                                              "causal",
-                                              "--schedules",
-                                              "ring",
-                                              "ulysses",
-                                              "expanded:ring",
-                                              "--input",
-                                              "normal",
-                                              "--rotary",
-                                              "100+first:16",
-                                              "--arithmetic",
-                                              arithmetic,
-                                              "-o",
-                                              arithmetic + ".h5"});
+        const auto ending = run(
+            folder, gradient_equivalence,
+            heads +
+                words_of(
+                    "--tokens 96 --ranks 1 4 --layouts zigzag --masks causal --schedules ring ulysses expanded:ring "
+                    "--input normal --rotary 100+first:16 --arithmetic " +
+                    arithmetic + " -o " + arithmetic + ".h5"));
         BOOST_TEST(ending.status == 0, ending.out + ending.err);
     }
     const auto ending = run(folder, predict,
-                            heads + Words{"--tokens", "4096", "--ranks", "8", "--schedules", "ring", "expanded:ring",
-                                          "--layouts", "zigzag", "--machines", "h200_nvswitch_nccl", "-o", "p.h5"});
+                            heads + words_of("--tokens 4096 --ranks 8 --schedules ring expanded:ring --layouts zigzag "
+                                             "--machines h200_nvswitch_nccl -o p.h5"));
     BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
     const auto record = experiments::hdf5::File::open((folder / "p.h5").string());
     BOOST_TEST(record.dataset("runs/latent").texts().at(0) == "32+8");
@@ -68,8 +53,7 @@ BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_t
 BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
     const Folder folder;
     const auto ending = run(folder, compare_layouts,
-                            small + Words{"--repeats", "1", "--rotary", "10000", "--machines", "ideal",
-                                          "h200_nvswitch_nccl", "-o", "r.h5"});
+                            small + words_of("--repeats 1 --rotary 10000 --machines ideal h200_nvswitch_nccl -o r.h5"));
     BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
     const auto record = experiments::hdf5::File::open((folder / "r.h5").string());
     const auto number = [&](const std::string& column) { return record.dataset("runs/" + column).doubles().at(0); };
@@ -101,25 +85,9 @@ BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
     const Folder folder;
     const Words dropped{"--dropout", "0.25", "--seed", "9"};
     const Words sinks{"--sinks=1.5,-2,4,0"};
-    const Words case_words{"--tokens",
-                           "200",
-                           "--ranks",
-                           "4",
-                           "--layouts",
-                           "contiguous",
-                           "zigzag",
-                           "striped",
-                           "--masks",
-                           "causal",
-                           "full+valid:0-70,90-190",
-                           "--schedules",
-                           "ring",
-                           "pull",
-                           "pass-q",
-                           "merge",
-                           "--pad",
-                           "-o",
-                           "g.h5"};
+    const auto case_words = words_of(
+        "--tokens 200 --ranks 4 --layouts contiguous zigzag striped --masks causal full+valid:0-70,90-190 --schedules "
+        "ring pull pass-q merge --pad -o g.h5");
     const auto judged = run(folder, gradient_equivalence, case_words + dropped + sinks);
     BOOST_TEST(judged.status == 0, judged.out << judged.err);
     const auto of = experiments::hdf5::File::open((folder / "g.h5").string());
@@ -140,27 +108,10 @@ BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
 
 BOOST_AUTO_TEST_CASE(few_query_rows_are_equal_too_and_named_in_the_record) {
     const Folder folder;
-    const auto ending = run(folder, gradient_equivalence,
-                            {"--masks",
-                             "causal+documents:30,34",
-                             "padded-segments:20/16,12/0,32/30",
-                             "--queries",
-                             "0",
-                             "1",
-                             "5",
-                             "--layouts",
-                             "zigzag",
-                             "--schedules",
-                             "ring",
-                             "merge:tree",
-                             "--ranks",
-                             "4",
-                             "--tokens",
-                             "64",
-                             "--input",
-                             "normal",
-                             "-o",
-                             "r.h5"});
+    const auto ending =
+        run(folder, gradient_equivalence,
+            words_of("--masks causal+documents:30,34 padded-segments:20/16,12/0,32/30 --queries 0 1 5 --layouts zigzag "
+                     "--schedules ring merge:tree --ranks 4 --tokens 64 --input normal -o r.h5"));
     BOOST_TEST(ending.status == 0, ending.out << ending.err);
     const auto rows = runs_of(folder / "r.h5", "judged/relative_rms");
     BOOST_TEST(rows.size() == 12u);
@@ -169,9 +120,9 @@ BOOST_AUTO_TEST_CASE(few_query_rows_are_equal_too_and_named_in_the_record) {
 
 BOOST_AUTO_TEST_CASE(decode_judges_every_step_and_says_so) {
     const Folder folder;
-    const Words fast{"--tokens", "100",       "--sequences", "3",          "--steps",     "3",     "--ranks",
-                     "4",        "--layouts", "contiguous",  "zigzag",     "--schedules", "merge", "merge:tree",
-                     "ring",     "--repeats", "1",           "--machines", "ideal",       "-o",    "r.h5"};
+    const auto fast = words_of(
+        "--tokens 100 --sequences 3 --steps 3 --ranks 4 --layouts contiguous zigzag --schedules merge merge:tree ring "
+        "--repeats 1 --machines ideal -o r.h5");
     const auto ending = run(folder, decode, fast);
     BOOST_TEST(ending.status == 0, ending.out << ending.err);
     BOOST_TEST(contains(ending.out, "All pass."), ending.out);
@@ -185,9 +136,10 @@ BOOST_AUTO_TEST_CASE(decode_judges_every_step_and_says_so) {
 // rows, stay within half and twice of it for o, and gradients, with dS rounded as well, below 1e-2.
 BOOST_AUTO_TEST_CASE(compare_layouts_on_the_real_input_finds_zigzag_balanced_and_bf16_errors_in_their_band) {
     const Folder folder;
-    const auto ending = run(folder, compare_layouts,
-                            {"--masks", "causal", "--layouts", "contiguous", "zigzag", "--ranks", "8", "--tokens",
-                             "1024", "--repeats", "1", "--machines", "ideal", "-o", "r.h5"});
+    const auto ending = run(
+        folder, compare_layouts,
+        words_of(
+            "--masks causal --layouts contiguous zigzag --ranks 8 --tokens 1024 --repeats 1 --machines ideal -o r.h5"));
     BOOST_REQUIRE(ending.status == 0);
     const auto file = experiments::hdf5::File::open(folder / "r.h5");
     const auto names = file.dataset("run").texts();

@@ -1,6 +1,6 @@
 // Faults of the machine that need no processes of their own.
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -35,8 +35,8 @@ BOOST_AUTO_TEST_CASE(a_fault_that_cannot_be_made_is_refused_in_one_line) {
 
 BOOST_AUTO_TEST_CASE(a_slow_rank_is_named_in_a_note_and_in_the_record) {
     const Folder folder;
-    const Words sizes{"--layouts", "zigzag",  "--masks", "causal",   "--schedules", "ring", "--ranks",
-                      "4",         "--input", "normal",  "--tokens", "1024",        "-o",   "r.h5"};
+    const auto sizes =
+        words_of("--layouts zigzag --masks causal --schedules ring --ranks 4 --input normal --tokens 1024 -o r.h5");
     const auto ending = run(folder, gradients, sizes + Words{"--fault", "slow:2"});
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(contains(ending.err, "[note] rank 2 is slow: "), ending.err);

@@ -30,9 +30,9 @@ struct Files {
 
     explicit Files(const Folder& folder) {
         for (int i = 0; i < 64; ++i) permutation += std::to_string((i * 5) % 64) + "\n";
-        BOOST_REQUIRE(run(folder, gradient_equivalence,
-                          small + Words{"--input", "normal", "--head-dim", "8", "--save-tensors", "t", "-o", "r.h5"})
-                          .status == 0);
+        BOOST_REQUIRE(
+            run(folder, gradient_equivalence, small + words_of("--input normal --head-dim 8 --save-tensors t -o r.h5"))
+                .status == 0);
         input = contents_of(fs::directory_iterator(folder / "t")->path());
         BOOST_REQUIRE((!machine.empty() && input.size() > 2000u));
         fs::remove_all(folder / "t");

@@ -1,7 +1,7 @@
 #include "fuzz.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"
 
@@ -11,60 +11,17 @@
 namespace ringlab::cli::test {
 namespace {
 
-const Words options{
-    "--tokens",    "--ranks",    "--layouts",         "--masks",   "--schedules", "--heads",      "--input",
-    "--pad",       "--scale",    "--soft-cap",        "--batch",   "--seed",      "--arithmetic", "--replicas",
-    "--rotary",    "--head-dim", "--value-dim",       "--timeout", "--resume",    "--tolerance",  "--judge-limit",
-    "--placement", "-o",         "--tokens-per-rank", "--preset",  "--nonsense",  "-x",           "--",
-    "stray"};
-const Words values{"0",
-                   "1",
-                   "2",
-                   "-1",
-                   "64",
-                   "1e9",
-                   "nan",
-                   "inf",
-                   "99999999999999999999",
-                   "",
-                   " ",
-                   "causal",
-                   "zigzag",
-                   "striped:3",
-                   "striped:-1",
-                   "striped:99999999999",
-                   "file:",
-                   "file:/dev/null",
-                   "window:1,1",
-                   "window:,",
-                   "window:9223372036854775807,9223372036854775807",
-                   "documents:1x64",
-                   "documents:0",
-                   "documents:1x99999999999",
-                   "block-causal:32x2",
-                   "prefix:-5",
-                   "sink:3",
-                   "causal+",
-                   "+",
-                   "++causal",
-                   "valid:5-3",
-                   "causal+documents:input",
-                   "ring",
-                   "all-gather:0",
-                   "pull",
-                   "4:2",
-                   "4:",
-                   ":",
-                   "0:0",
-                   "normal",
-                   "real",
-                   "fp32",
-                   "bf16",
-                   "strided",
-                   "\xff\xfe",
-                   "a\nb",
-                   "%s%n",
-                   "{}"};
+const auto options = words_of(
+    "--tokens --ranks --layouts --masks --schedules --heads --input --pad --scale --soft-cap --batch --seed "
+    "--arithmetic --replicas --rotary --head-dim --value-dim --timeout --resume --tolerance --judge-limit --placement "
+    "-o --tokens-per-rank --preset --nonsense -x -- stray");
+const auto values =
+    words_of(
+        "0 1 2 -1 64 1e9 nan inf 99999999999999999999 causal zigzag striped:3 striped:-1 striped:99999999999 file: "
+        "file:/dev/null window:1,1 window:, window:9223372036854775807,9223372036854775807 documents:1x64 documents:0 "
+        "documents:1x99999999999 block-causal:32x2 prefix:-5 sink:3 causal+ + ++causal valid:5-3 "
+        "causal+documents:input ring all-gather:0 pull 4:2 4: : 0:0 normal real fp32 bf16 strided %s%n {}") +
+    Words{"", " ", "\xff\xfe", "a\nb"};
 
 /// One of every kind.
 void add_options(experiments::Options& known, experiments::Config& config) {
@@ -132,15 +89,9 @@ BOOST_AUTO_TEST_CASE(random_joined_masks_run_and_their_records_hold_what_the_ora
     mask_oracles::Random random(1);
     std::set<std::string> joins{"shared-question:20,10,18+window:18,0+sink:3"};
     while (joins.size() < 30) joins.insert(mask_oracles::random_join(random, tokens, 4));
-    const Words sizes{"--tokens",    std::to_string(tokens),
-                      "--ranks",     "4",
-                      "--layouts",   "zigzag",
-                      "--schedules", "ring",
-                      "--heads",     "4:2",
-                      "--head-dim",  "8",
-                      "--input",     "normal",
-                      "-o",          "r.h5",
-                      "--masks"};
+    const auto sizes =
+        Words{"--tokens", std::to_string(tokens)} +
+        words_of("--ranks 4 --layouts zigzag --schedules ring --heads 4:2 --head-dim 8 --input normal -o r.h5 --masks");
     const auto ending = run(folder, gradient_equivalence, sizes + Words(joins.begin(), joins.end()), 60);
     BOOST_TEST(ending.status == 0, ending.out + ending.err);
     const auto masks = experiments::hdf5::File::open(folder / "r.h5").dataset("runs/mask").texts();

@@ -10,8 +10,9 @@
 namespace ringlab::cli::test {
 namespace {
 
-const Words long_sweep{"--tokens", "1024", "--layouts",   "contiguous", "zigzag", "striped", "striped:4", "--ranks",
-                       "4",        "8",    "--schedules", "ring",       "pull",   "--masks", "causal",    "full"};
+const auto long_sweep = words_of(
+    "--tokens 1024 --layouts contiguous zigzag striped striped:4 --ranks 4 8 --schedules ring pull --masks causal "
+    "full");
 
 // A library that puts a handler of its own in the place of SIGHUP's before main(), as UCX does below Open MPI 5. It is
 // there before the runtime of the address sanitizer is, to which that does no harm.
@@ -76,20 +77,16 @@ std::ostream& operator<<(std::ostream& out, const TooMuch& one) {
     return out;
 }
 
-const Words generated{"--input", "normal", "--layouts", "zigzag", "--masks", "causal", "--schedules", "ring"};
+const auto generated = words_of("--input normal --layouts zigzag --masks causal --schedules ring");
 
 const std::vector<TooMuch> too_much{
     {gradient_equivalence,
      generated + Words{"--ranks", "1048576", "--tokens", "2Mi"},
      {"--ranks 1048576", "ranks fit"}},
-    {gradient_equivalence,
-     generated + Words{"--ranks", "2", "--tokens", "64", "--batch", "1G"},
-     {"memory", "would fit"}},
-    {gradient_equivalence,
-     generated + Words{"--ranks", "2", "--tokens", "512", "--heads", "1M"},
-     {"memory", "would fit"}},
+    {gradient_equivalence, generated + words_of("--ranks 2 --tokens 64 --batch 1G"), {"memory", "would fit"}},
+    {gradient_equivalence, generated + words_of("--ranks 2 --tokens 512 --heads 1M"), {"memory", "would fit"}},
     {gradient_equivalence, generated + Words{"--ranks", "8", "--tokens", "1Gi"}, {"memory", "would fit"}},
-    {bf16_error, Words{"--input", "normal", "--ranks", "8", "--layouts", "zigzag", "--tokens", "1Gi"}, {"memory"}},
+    {bf16_error, words_of("--input normal --ranks 8 --layouts zigzag --tokens 1Gi"), {"memory"}},
     {predict,
      {"--ranks", "1048576", "--tokens-per-rank", "2", "--layouts", "contiguous", "--compute-model", "rate",
       "--machines", "ideal"},
@@ -110,13 +107,13 @@ BOOST_DATA_TEST_CASE(what_cannot_be_done_here_is_refused_with_what_would_fit, bo
 BOOST_AUTO_TEST_CASE(what_takes_long_says_so_before_and_how_far_it_is) {
     const Folder folder;
     const auto ending = run(folder, gradient_equivalence,
-                            {"--input", "normal", "--tokens", "128Ki", "--ranks", "2", "--layouts", "zigzag", "--masks",
-                             "causal", "--schedules", "ring", "--arithmetic", "fp32", "-o", "r.h5"},
+                            words_of("--input normal --tokens 128Ki --ranks 2 --layouts zigzag --masks causal "
+                                     "--schedules ring --arithmetic fp32 -o r.h5"),
                             15);
     BOOST_TEST(ending.timed_out);
     BOOST_TEST(contains(ending.err, "[estimate] 1 run: about "), ending.err);
     BOOST_TEST(contains(ending.err, "tokens over 2 ranks would take"), ending.err);
-    BOOST_TEST(contains(ending.err, " s of about "), ending.err);
+    BOOST_TEST(contains(ending.err, "[1/1] causal zigzag P=2 S=131072 ring normal: about "), ending.err);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,6 +1,6 @@
 // How results are judged, and how that ends.
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/data/test_case.hpp>
@@ -13,8 +13,8 @@ namespace ringlab::cli::test {
 BOOST_AUTO_TEST_SUITE(cli_judgement)
 
 BOOST_AUTO_TEST_CASE(a_record_says_how_much_of_each_run_was_judged) {
-    const Words little{"--tokens", "64",     "--ranks", "2",   "--masks",    "causal", "full", "--layouts", "zigzag",
-                       "--input",  "normal", "--heads", "4:2", "--head-dim", "8",      "-o",   "r.h5"};
+    const auto little = words_of(
+        "--tokens 64 --ranks 2 --masks causal full --layouts zigzag --input normal --heads 4:2 --head-dim 8 -o r.h5");
     for (const auto& program : {compare_layouts, gradient_equivalence, bf16_error})
         for (const auto& [limit, extent] : {std::pair{"64", "whole"}, {"63", "sampled"}}) {
             const Folder folder;
@@ -62,8 +62,8 @@ BOOST_AUTO_TEST_CASE(one_rank_on_an_ideal_machine_has_no_infinite_or_undefined_f
 BOOST_DATA_TEST_CASE(results_that_overflow_are_shown_and_are_a_failure,
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error}), program) {
     const Folder folder;
-    const auto ending = run(
-        folder, program, small + Words{"--input", "normal", "--scale", "1e300", "--arithmetic", "fp32", "-o", "r.h5"});
+    const auto ending =
+        run(folder, program, small + words_of("--input normal --scale 1e300 --arithmetic fp32 -o r.h5"));
     BOOST_TEST(ending.status == 2, ending.err);
     BOOST_TEST((contains(ending.out, "inf") || contains(ending.out, "nan")), ending.out);
 }
@@ -72,12 +72,8 @@ BOOST_DATA_TEST_CASE(where_nobody_sees_anything_nothing_takes_time_and_nothing_i
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict}),
                      program) {
     const Folder folder;
-    const Words blind{"--masks",     "padded-segments:64/0",
-                      "--schedules", "ring",
-                      "--layouts",   "zigzag",
-                      "--ranks",     "2",
-                      "--tokens",    "64",
-                      "-o",          "r.h5"};
+    const auto blind =
+        words_of("--masks padded-segments:64/0 --schedules ring --layouts zigzag --ranks 2 --tokens 64 -o r.h5");
     const auto ending = run(folder, program, blind + (program == predict ? Words{} : Words{"--input", "normal"}));
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(!contains(ending.out.substr(0, ending.out.find("\n\n")), "nan"), ending.out);
@@ -86,17 +82,16 @@ BOOST_DATA_TEST_CASE(where_nobody_sees_anything_nothing_takes_time_and_nothing_i
 BOOST_AUTO_TEST_CASE(a_tolerance_that_overflows_lets_nothing_pass_and_is_shown) {
     const Folder folder;
     const auto ending =
-        run(folder, gradient_equivalence,
-            small + Words{"--input", "normal", "--scale", "1e100", "--arithmetic", "fp64", "-o", "r.h5"});
+        run(folder, gradient_equivalence, small + words_of("--input normal --scale 1e100 --arithmetic fp64 -o r.h5"));
     BOOST_TEST(ending.status == 2, ending.err);
     BOOST_TEST(contains(ending.out, " nan %"), ending.out);
 }
 
 BOOST_AUTO_TEST_CASE(every_policy_passes_by_its_own_tolerance) {
     const Folder folder;
-    const auto ending = run(folder, gradient_equivalence,
-                            small + Words{"--arithmetic", "bf16", "--policies", "carry", "gradients", "partials",
-                                          "running", "--input", "normal", "real", "-o", "r.h5"});
+    const auto ending = run(
+        folder, gradient_equivalence,
+        small + words_of("--arithmetic bf16 --policies carry gradients partials running --input normal real -o r.h5"));
     BOOST_TEST(ending.status == 0, ending.out);
     BOOST_TEST(contains(ending.out, "all pass"), ending.out);
     std::map<std::string, double> allowed;  // by run: the largest error of o

@@ -1,4 +1,4 @@
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,6 +1,6 @@
 // How an experiment is told what to do, and what it does with a terminal, a disk or memory that will not do.
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/data/test_case.hpp>
@@ -58,9 +58,8 @@ BOOST_AUTO_TEST_CASE(a_preset_gives_what_the_command_line_leaves_open) {
     const Folder folder;
     write_file(folder / "sweep.cfg",
                "# a sweep\ntokens-per-rank = 1Ki\nlayouts = zigzag striped:4\nheads = 16:2\nrotary = 100\n");
-    const auto ending = run(
-        folder, predict,
-        {"--preset", "sweep.cfg", "--layouts", "contiguous", "--ranks", "2", "4", "--machines", "ideal", "-o", "r.h5"});
+    const auto ending =
+        run(folder, predict, words_of("--preset sweep.cfg --layouts contiguous --ranks 2 4 --machines ideal -o r.h5"));
     BOOST_TEST(ending.status == 0, ending.err);
     const auto file = experiments::hdf5::File::open(folder / "r.h5");
     BOOST_TEST(file.dataset("run").texts() ==
@@ -71,8 +70,8 @@ BOOST_AUTO_TEST_CASE(a_preset_gives_what_the_command_line_leaves_open) {
                              "compute-model = tiles\n", "masks = causal\n", "rotary = 100\n", "# scale: "})
         BOOST_TEST(contains(configuration, line), configuration);
     // Attention alone is not rotated.
-    const Words quick{"--tokens", "16",        "--ranks", "2",          "--layouts", "zigzag", "--schedules",
-                      "merge",    "--repeats", "1",       "--machines", "ideal",     "-o",     "d.h5"};
+    const auto quick =
+        words_of("--tokens 16 --ranks 2 --layouts zigzag --schedules merge --repeats 1 --machines ideal -o d.h5");
     const auto noted = run(folder, decode, quick + Words{"--preset", "sweep.cfg"});
     BOOST_TEST(noted.status == 0, noted.err);
     BOOST_TEST(contains(noted.err, "without the preset's rotary"), noted.err);
@@ -80,9 +79,9 @@ BOOST_AUTO_TEST_CASE(a_preset_gives_what_the_command_line_leaves_open) {
 
 BOOST_AUTO_TEST_CASE(sizes_may_be_written_as_people_write_them) {
     const Folder folder;
-    const auto ending = run(folder, predict,
-                            {"--tokens", "4k", "8Ki", "16,000", "--ranks", "4", "--layouts", "zigzag", "--masks",
-                             "window:1k,0", "--machines", "ideal", "-o", "r.h5"});
+    const auto ending =
+        run(folder, predict,
+            words_of("--tokens 4k 8Ki 16,000 --ranks 4 --layouts zigzag --masks window:1k,0 --machines ideal -o r.h5"));
     BOOST_TEST(ending.status == 0, ending.err);
     std::set<std::string> names;
     const auto file = experiments::hdf5::File::open(folder / "r.h5");
@@ -95,18 +94,18 @@ BOOST_AUTO_TEST_CASE(sizes_may_be_written_as_people_write_them) {
 
 BOOST_AUTO_TEST_CASE(what_a_preset_or_an_input_brings_is_taken_away_by_none) {
     const Folder folder;
-    const auto predicted = run(folder, predict,
-                               {"--preset", "gemma-2-27b-local", "--soft-cap", "none", "--rotary", "none", "--tokens",
-                                "256", "--machines", "ideal", "-o", "p.h5"});
+    const auto predicted =
+        run(folder, predict,
+            words_of("--preset gemma-2-27b-local --soft-cap none --rotary none --tokens 256 --machines ideal -o p.h5"));
     BOOST_TEST(predicted.status == 0, predicted.err);
     const auto plain = experiments::hdf5::File::open(folder / "p.h5");
     BOOST_TEST(plain.dataset("runs/soft_cap").doubles().front() == 0);
     BOOST_TEST(plain.dataset("runs/rotary").texts().front() == "none");
 
     const Words tiny = small + Words{"--head-dim", "8"};
-    BOOST_REQUIRE(run(folder, gradient_equivalence,
-                      tiny + Words{"--input", "normal", "--soft-cap", "5", "--save-tensors", "t", "-o", "capped.h5"})
-                      .status == 0);
+    BOOST_REQUIRE(
+        run(folder, gradient_equivalence, tiny + words_of("--input normal --soft-cap 5 --save-tensors t -o capped.h5"))
+            .status == 0);
     fs::rename(fs::directory_iterator(folder / "t")->path(), folder / "mine.h5");
     for (const auto& [cap, expected] : {std::pair<Words, double>{{}, 5}, {{"--soft-cap", "none"}, 0}}) {
         const auto ending =
@@ -160,11 +159,11 @@ BOOST_DATA_TEST_CASE(a_preset_works_at_the_first_try,
 BOOST_AUTO_TEST_CASE(an_input_file_gives_its_own_number_of_tokens_unless_told_otherwise) {
     const Folder folder;
     // A file of 96 tokens with heads of its own.
-    const Words fast{"--layouts", "zigzag", "--masks", "causal", "--schedules", "ring", "--ranks", "4"};
-    BOOST_REQUIRE(run(folder, gradient_equivalence,
-                      fast + Words{"--tokens", "96", "--input", "normal", "--head-dim", "8", "--heads", "6:3",
-                                   "--save-tensors", "t", "-o", "made.h5"})
-                      .status == 0);
+    const auto fast = words_of("--layouts zigzag --masks causal --schedules ring --ranks 4");
+    BOOST_REQUIRE(
+        run(folder, gradient_equivalence,
+            fast + words_of("--tokens 96 --input normal --head-dim 8 --heads 6:3 --save-tensors t -o made.h5"))
+            .status == 0);
     fs::rename(fs::directory_iterator(folder / "t")->path(), folder / "mine.h5");
     const auto names = [&](const std::string& program, const Words& more, const std::string& record) {
         const auto ending = run(folder, program, fast + Words{"--input", "mine.h5", "-o", record} + more);
@@ -184,7 +183,7 @@ BOOST_AUTO_TEST_CASE(an_input_file_gives_its_own_number_of_tokens_unless_told_ot
 
 BOOST_AUTO_TEST_CASE(masks_of_the_default_that_are_for_another_length_are_left_out_and_said_to_be) {
     const Folder folder;
-    const Words fast{"--layouts", "zigzag", "--schedules", "ring", "--ranks", "2", "--tokens", "96", "-o", "r.h5"};
+    const auto fast = words_of("--layouts zigzag --schedules ring --ranks 2 --tokens 96 -o r.h5");
     const auto ending = run(folder, gradient_equivalence, fast);
     BOOST_TEST(ending.status == 0, ending.err);
     for (const auto* mask : {"prefix:100", "block-causal:64x8"})
@@ -221,9 +220,9 @@ BOOST_AUTO_TEST_CASE(the_configuration_of_a_record_is_complete) {
         BOOST_TEST(contains(text, "\n" + line + "\n"), text);
     BOOST_TEST(!contains(text, "kernels"), text);  // of another backend
     // The same said in full is the same configuration.
-    BOOST_TEST(run(folder, gradient_equivalence,
-                   small + Words{"--input", "real", "--arithmetic", "fp64", "--resume", "-o", "r.h5"})
-                   .status == 0);
+    BOOST_TEST(
+        run(folder, gradient_equivalence, small + words_of("--input real --arithmetic fp64 --resume -o r.h5")).status ==
+        0);
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_printed_is_a_failure) {

@@ -1,6 +1,6 @@
 // Experiments that predict.
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <fmt/format.h>
@@ -21,10 +21,11 @@ BOOST_AUTO_TEST_SUITE(cli_prediction)
 
 BOOST_AUTO_TEST_CASE(predict_takes_seconds_for_1024_ranks) {
     const Folder folder;
-    const auto ending = run(folder, predict,
-                            {"--ranks", "1024", "--layouts", "zigzag", "--compute-model", "rate", "--machines",
-                             "h200_cluster", "--tokens-per-rank", "512", "-o", "r.h5"},
-                            120);
+    const auto ending = run(
+        folder, predict,
+        words_of(
+            "--ranks 1024 --layouts zigzag --compute-model rate --machines h200_cluster --tokens-per-rank 512 -o r.h5"),
+        120);
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(ending.seconds < 60);  // about 4 s on a busy core
     BOOST_TEST(contains(ending.out, "1024"), ending.out);
@@ -36,8 +37,7 @@ BOOST_AUTO_TEST_CASE(the_machine_of_five_keys_in_the_documentation_is_predicted_
     const auto begin = page.find("```toml\n") + 8;
     const auto machine = page.substr(begin, page.find("```", begin) - begin);
     write_file(folder / "mine.toml", machine);
-    const Words words{"--ranks", "32",         "--tokens-per-rank", "1k", "--layouts",
-                      "zigzag",  "--machines", "mine.toml",         "-o"};
+    const auto words = words_of("--ranks 32 --tokens-per-rank 1k --layouts zigzag --machines mine.toml -o");
     const auto ending = run(folder, predict, words + Words{"r.h5"});
     BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
     const auto line = page.substr(page.find("\nOn mine: ") + 1);
@@ -56,8 +56,8 @@ BOOST_AUTO_TEST_CASE(the_machine_of_five_keys_in_the_documentation_is_predicted_
 
 BOOST_AUTO_TEST_CASE(what_a_predicted_pass_goes_to_adds_up_in_the_table_and_in_the_record) {
     const Folder folder;
-    const Words words{"--ranks", "2",    "32",         "--tokens-per-rank", "1k",          "--layouts", "zigzag",
-                      "-o",      "r.h5", "--machines", "h200_cluster",      "--schedules", "ring",      "pull"};
+    const auto words = words_of(
+        "--ranks 2 32 --tokens-per-rank 1k --layouts zigzag -o r.h5 --machines h200_cluster --schedules ring pull");
     const auto ending = run(folder, predict, words);
     BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
     const auto record = experiments::hdf5::File::open(folder / "r.h5");
@@ -95,10 +95,8 @@ BOOST_AUTO_TEST_CASE(what_a_predicted_pass_goes_to_adds_up_in_the_table_and_in_t
 
 BOOST_AUTO_TEST_CASE(packed_documents_are_predicted_beside_their_bound) {
     const Folder folder;
-    const Words words{"--ranks",     "4",          "--tokens",
-                      "8192",        "--layouts",  "zigzag",
-                      "planned",     "--machines", "h200_nvswitch_copy_engine",
-                      "--schedules", "seen"};
+    const auto words = words_of(
+        "--ranks 4 --tokens 8192 --layouts zigzag planned --machines h200_nvswitch_copy_engine --schedules seen");
     const auto ending =
         run(folder, predict, words + Words{"--masks", "causal", "causal+documents:4096,512x8", "-o", "r.h5"});
     BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
@@ -118,10 +116,11 @@ BOOST_AUTO_TEST_CASE(packed_documents_are_predicted_beside_their_bound) {
 BOOST_AUTO_TEST_CASE(a_trace_is_json_of_the_first_run_and_its_first_ranks) {
     const Folder folder;
     const auto shown = [&](const Words& ranks) {
-        const auto ending = run(folder, predict,
-                                Words{"--tokens-per-rank", "512", "--layouts", "zigzag", "--machines", "ideal",
-                                      "--trace", "t.json", "-o", "r.h5", "--overwrite", "--ranks"} +
-                                    ranks);
+        const auto ending = run(
+            folder, predict,
+            words_of(
+                "--tokens-per-rank 512 --layouts zigzag --machines ideal --trace t.json -o r.h5 --overwrite --ranks") +
+                ranks);
         BOOST_TEST(ending.status == 0, ending.err);
         std::set<std::int64_t> processes;  // a rank of a pass each
         for (const auto& event : nlohmann::json::parse(contents_of(folder / "t.json")).at("traceEvents"))
@@ -138,9 +137,8 @@ BOOST_AUTO_TEST_CASE(a_trace_is_json_of_the_first_run_and_its_first_ranks) {
 
 BOOST_AUTO_TEST_CASE(execution_traces_are_a_file_for_each_run_pass_and_gpu_and_replace_only_their_like) {
     const Folder folder;
-    const Words words{"--ranks", "4",    "--tokens-per-rank", "512",   "--layouts", "zigzag", "--schedules",
-                      "ring",    "pull", "--machines",        "ideal", "--chakra",  "et",     "-o",
-                      "r.h5"};
+    const auto words = words_of(
+        "--ranks 4 --tokens-per-rank 512 --layouts zigzag --schedules ring pull --machines ideal --chakra et -o r.h5");
     const auto ending = run(folder, predict, words);
     BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
     BOOST_TEST(contains(ending.out, "Execution traces: 16 files"), ending.out);
@@ -213,8 +211,7 @@ namespace {
 /// Writes this_cpu.toml.
 void calibrate_this_cpu(const Folder& folder) {
     const auto ending =
-        run(folder, calibrate,
-            {"--tokens", "128", "192", "256", "--repeats", "1", "--arithmetic", "fp32", "--output", "this_cpu.toml"});
+        run(folder, calibrate, words_of("--tokens 128 192 256 --repeats 1 --arithmetic fp32 --output this_cpu.toml"));
     BOOST_REQUIRE(ending.status == 0);
 }
 
@@ -231,8 +228,7 @@ BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
     calibrate_this_cpu(folder);
     BOOST_TEST(run(folder, calibrate, {"--output", "this_cpu.toml"}).status == 1);
     const auto predicted =
-        run(folder, predict,
-            {"--machines", "./this_cpu.toml", "--tokens-per-rank", "512", "--head-dim", "128", "-o", "r.h5"});
+        run(folder, predict, words_of("--machines ./this_cpu.toml --tokens-per-rank 512 --head-dim 128 -o r.h5"));
     BOOST_TEST(predicted.status == 0, predicted.err);
 }
 
@@ -240,10 +236,9 @@ BOOST_AUTO_TEST_CASE(rings_of_processors_are_scored_on_a_calibrated_machine_file
                      *boost::unit_test::precondition(has_two_processors)) {
     const Folder folder;
     calibrate_this_cpu(folder);
-    const auto scored = run(
-        folder, validate,
-        {"--backend", "cpu", "--machines", "./this_cpu.toml", "--tokens-per-rank", "128", "--heads", "4:2", "--masks",
-         "causal", "--layouts", "contiguous", "zigzag", "--seconds", "0.001", "--warm-up", "0", "-o", "v.h5"});
+    const auto scored = run(folder, validate,
+                            words_of("--backend cpu --machines ./this_cpu.toml --tokens-per-rank 128 --heads 4:2 "
+                                     "--masks causal --layouts contiguous zigzag --seconds 0.001 --warm-up 0 -o v.h5"));
     BOOST_REQUIRE(scored.status == 0);
     BOOST_TEST(contains(scored.out, "predicted balance"), scored.out);
     const auto record = experiments::hdf5::File::open(folder / "v.h5");
@@ -276,8 +271,7 @@ BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
             BOOST_TEST(std::abs(is[i] / was[i] - 1) < 1e-6, column);  // samples are of single precision
     }
     // When it was measured stays known, however often it is predicted.
-    BOOST_TEST(run(folder, validate, {"--measured", "again.h5", "--machines", "ideal", "-o", "once_more.h5"}).status ==
-               0);
+    BOOST_TEST(run(folder, validate, words_of("--measured again.h5 --machines ideal -o once_more.h5")).status == 0);
     const auto commit = [](const auto& file) { return file.group("provenance/0").text("measured_commit"); };
     BOOST_TEST(commit(now) == commit(before));
     BOOST_TEST(commit(experiments::hdf5::File::open(folder / "once_more.h5")) == commit(before));
@@ -310,8 +304,8 @@ BOOST_AUTO_TEST_CASE(rings_that_cannot_be_predicted_leave_no_record) {
 
 BOOST_AUTO_TEST_CASE(advice_is_a_table_a_record_and_json_that_agree) {
     const Folder folder;
-    const Words words{"--tokens", "16k",  "--ranks", "4",          "--machines", "h200_nvswitch_copy_engine",
-                      "-o",       "a.h5", "--json",  "advice.json"};
+    const auto words =
+        words_of("--tokens 16k --ranks 4 --machines h200_nvswitch_copy_engine -o a.h5 --json advice.json");
     const auto ending = run(folder, advise, words);
     BOOST_REQUIRE(ending.status == 0);
     const auto json = nlohmann::json::parse(contents_of(folder / "advice.json"));

@@ -1,6 +1,6 @@
 #include "process.hpp"
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 namespace ringlab::cli::test {
@@ -115,6 +116,11 @@ void write_file(const fs::path& path, const std::string& contents) {
 std::string contents_of(const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Words words_of(const std::string& line) {
+    std::istringstream stream(line);
+    return {std::istream_iterator<std::string>(stream), {}};
 }
 
 Words operator+(Words a, const Words& b) {

@@ -61,6 +61,9 @@ Words lines_beside_progress(const std::string& text);
 void write_file(const fs::path& path, const std::string& contents);
 std::string contents_of(const fs::path& path);
 
+/// The words between the blanks of a command line.
+Words words_of(const std::string& line);
+
 /// `a` followed by `b`.
 Words operator+(Words a, const Words& b);
 

@@ -57,9 +57,10 @@ BOOST_AUTO_TEST_SUITE(cli_python)
 BOOST_AUTO_TEST_CASE(a_record_is_read_as_the_readme_says) {
     const Folder folder;
     fs::create_directories(folder / "out/quickstart");
-    const auto made = run(folder, compare_layouts,
-                          {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "contiguous", "--masks", "causal",
-                           "-o", "out/quickstart/compare_layouts.h5"});
+    const auto made = run(
+        folder, compare_layouts,
+        words_of(
+            "--tokens 64 --ranks 2 --layouts zigzag contiguous --masks causal -o out/quickstart/compare_layouts.h5"));
     BOOST_REQUIRE(made.status == 0);
     const std::pair<std::string, std::string> readings[] = {
         {"h5py", "assert balance.shape == (2,) and (balance >= 1).all(), balance"},
@@ -106,8 +107,7 @@ BOOST_AUTO_TEST_CASE(what_predict_records_has_a_timeline_and_a_figure_of_one_mas
     }
     const Folder folder;
     BOOST_REQUIRE(run(folder, predict, small + Words{"--machines", "ideal", "-o", "p.h5"}).status == 0);
-    BOOST_REQUIRE(
-        run(folder, compare_layouts, small + Words{"--machines", "ideal", "--repeats", "1", "-o", "c.h5"}).status == 0);
+    BOOST_REQUIRE(run(folder, compare_layouts, small + words_of("--machines ideal --repeats 1 -o c.h5")).status == 0);
     for (const auto& [script, record] : {std::pair{"timelines", "p.h5"}, {"attention_maps", "c.h5"}}) {
         const auto drawn = run(
             folder, python, {RINGLAB_SOURCE_DIR "/notebooks/" + std::string(script) + ".py", record, "--figures", "f"});
@@ -133,10 +133,10 @@ BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_
                                        "    layer().square().sum().backward()\n",
                                RINGLAB_SOURCE_DIR "/experiments"});
     BOOST_REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
-    const auto ring = run(folder, gradient_equivalence,
-                          {"--input", "layer.h5", "--arithmetic", "fp64", "--ranks", "4", "--layouts", "zigzag",
-                           "--masks", "causal", "window:9,0+sink:2", "full+valid:0-7,20-48", "--schedules", "ring",
-                           "--save-tensors", "tensors", "-o", "r.h5"});
+    const auto ring =
+        run(folder, gradient_equivalence,
+            words_of("--input layer.h5 --arithmetic fp64 --ranks 4 --layouts zigzag --masks causal window:9,0+sink:2 "
+                     "full+valid:0-7,20-48 --schedules ring --save-tensors tensors -o r.h5"));
     BOOST_REQUIRE_MESSAGE(ring.status == 0, ring.err);
     unsigned files = 0;
     for (const auto& entry : fs::directory_iterator(folder / "tensors")) {

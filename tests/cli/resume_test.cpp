@@ -8,9 +8,9 @@
 namespace ringlab::cli::test {
 namespace {
 
-const Words sweep{"--tokens", "64",   "--layouts", "contiguous", "zigzag", "striped", "--masks",
-                  "causal",   "full", "--ranks",   "1",          "2",      "4",       "--schedules",
-                  "ring",     "pull", "--resume",  "-o",         "r.h5"};
+const auto sweep = words_of(
+    "--tokens 64 --layouts contiguous zigzag striped --masks causal full --ranks 1 2 4 --schedules ring pull --resume "
+    "-o r.h5");
 constexpr std::size_t sweep_runs = 3 * 2 * 3 * 2;
 
 }  // namespace

@@ -40,29 +40,11 @@ BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
           {"fp64", {"--dropout", "0.3", "--seed", "81985529216486895"}},
           {"fp64", {"--rotary", "500+dims:32+first:16+pairs:interleaved+scaling:yarn:8,64+positions:documents"}}}) {
         const Folder folder;
-        const Words arguments{"--arithmetic",
-                              arithmetic,
-                              "--tolerance",
-                              "0.1",
-                              "--tokens",
-                              "190",
-                              "--ranks",
-                              "4",
-                              "--layouts",
-                              "contiguous",
-                              "zigzag",
-                              "striped",
-                              "--masks",
-                              "window:40,0+sink:4",
-                              "full+valid:0-70,90-190",
-                              "causal+documents:input",
-                              "--schedules",
-                              "ring",
-                              "--pad",
-                              "--save-tensors",
-                              "tensors",
-                              "-o",
-                              "r.h5"};
+        const auto arguments =
+            Words{"--arithmetic", arithmetic} +
+            words_of(
+                "--tolerance 0.1 --tokens 190 --ranks 4 --layouts contiguous zigzag striped --masks window:40,0+sink:4 "
+                "full+valid:0-70,90-190 causal+documents:input --schedules ring --pad --save-tensors tensors -o r.h5");
         const auto ending = run(folder, gradient_equivalence, arguments + rotary);
         BOOST_REQUIRE(ending.status == 0);
         const auto files = files_in(folder / "tensors");
@@ -71,29 +53,6 @@ BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
         BOOST_TEST(checked.status == 0, checked.out << checked.err);
         BOOST_TEST(count(checked.out, "\nagrees: ") == files.size(), checked.out);
     }
-}
-
-BOOST_AUTO_TEST_CASE(a_changed_value_in_any_saved_result_is_found) {
-    const Folder folder;
-    BOOST_REQUIRE(run(folder, gradient_equivalence, small + Words{"--save-tensors", "tensors", "-o", "r.h5"}).status ==
-                  0);
-    const auto files = files_in(folder / "tensors");
-    BOOST_REQUIRE(files.size() == 1u);
-    BOOST_TEST(run(folder, python, {checker, files[0]}).status == 0);
-    // Flips the sign of the largest element, and back.
-    const std::string flip =
-        "import sys, h5py, numpy as np\n"
-        "with h5py.File(sys.argv[1], 'r+') as f:\n"
-        "    values = f[sys.argv[2]][()]\n"
-        "    at = np.unravel_index(np.abs(values).argmax(), values.shape)\n"
-        "    values[at] = -values[at]\n"
-        "    f[sys.argv[2]][...] = values\n";
-    for (const std::string tensor : {"o", "lse", "dq", "dk", "dv"}) {
-        BOOST_REQUIRE(run(folder, python, {"-c", flip, files[0], tensor}).status == 0);
-        BOOST_TEST(run(folder, python, {checker, files[0]}).status == 1, tensor);
-        BOOST_REQUIRE(run(folder, python, {"-c", flip, files[0], tensor}).status == 0);
-    }
-    BOOST_TEST(run(folder, python, {checker, files[0]}).status == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

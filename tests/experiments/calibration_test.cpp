@@ -1,6 +1,6 @@
 #include "experiments/calibration/fit/cost_fit.hpp"
 #include "experiments/calibration/fit/machine_file.hpp"
-#include "experiments/config/source.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/validation/score.hpp"
 
 #include <boost/test/unit_test.hpp>

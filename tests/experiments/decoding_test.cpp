@@ -1,6 +1,6 @@
 // Decoding over a cache that a padded, sharded prefill left, and what its gate sees.
 
-#include "experiments/models/decoding.hpp"
+#include "experiments/study/decoding.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/ranks/cpu_backend.hpp"

@@ -4,8 +4,8 @@
 #include "experiments/validation/explain.hpp"
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/source.hpp"
 #include "sim/play/simulate.hpp"
 #include "tests/experiments/record_support.hpp"
 #include "tests/thinning.hpp"

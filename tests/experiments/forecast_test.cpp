@@ -1,6 +1,6 @@
 #include "experiments/study/forecast.hpp"
 
-#include "experiments/config/source.hpp"
+#include "experiments/options/source.hpp"
 
 #include <boost/test/unit_test.hpp>
 

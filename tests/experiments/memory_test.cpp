@@ -2,9 +2,9 @@
 
 #include "experiments/memory/memory.hpp"
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/options/source.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transport.hpp"
 #include "tests/registered.hpp"

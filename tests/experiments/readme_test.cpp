@@ -1,9 +1,9 @@
 // What README.md, the results and sim/README.md claim to have found is what records and tables of this repository hold,
 // to the last digit.
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/source.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/source.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>

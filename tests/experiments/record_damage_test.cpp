@@ -55,7 +55,9 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_refused_with_one_line_and_left_alone) {
     }
     const auto sealed = [&](const char* attribute, hdf5::Attribute value) {
         fs::remove(path);
-        { hdf5::File::create(path).set(attribute, value); }
+        auto file = hdf5::File::create(path);
+        file.set(attribute, value);
+        save(file, path);
         return error_of([&] { Record(path, RecordMode::resume, header(), fixed_provenance()); });
     };
     BOOST_TEST(contains(sealed("experiment", std::string("record_test")), "not a record of Ringlab"));

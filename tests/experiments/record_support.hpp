@@ -69,6 +69,12 @@ inline void put_bytes(const fs::path& path, const std::string& bytes) {
     std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
+/// Writes an HDF5 file that was made in memory.
+inline void save(const hdf5::File& file, const fs::path& path) {
+    const auto bytes = file.image();
+    put_bytes(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
 /// Runs `body` in a child process, outside this one's test log and signal handlers; its exit status, or -signal.
 template <class Body>
 int in_child(Body body) {

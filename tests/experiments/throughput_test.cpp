@@ -1,5 +1,5 @@
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/config/source.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/study/describe.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/experiments/record_support.hpp"

@@ -6,8 +6,8 @@
 
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/study/judge.hpp"
 #include "tests/experiments/random_run.hpp"
 

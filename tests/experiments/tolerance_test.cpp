@@ -1,8 +1,8 @@
 // What the repository's own records say was measured, on CPU ranks and on an H200, lies within what the error model
 // allows: all of their cases, and of the hardest, how near they come to it.
 
-#include "experiments/config/source.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/options/source.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "experiments/study/judge.hpp"
 #include "tests/thinning.hpp"
 

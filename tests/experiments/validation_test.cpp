@@ -2,11 +2,11 @@
 // that were calibrated on none of them: results/scores.h5 is of today, has every record, and is better than a guess.
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/prediction/uncertainty.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published/published.hpp"

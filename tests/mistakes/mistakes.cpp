@@ -1,6 +1,6 @@
 #include "tests/mistakes/mistakes.hpp"
 
-#include "experiments/models/decoding.hpp"
+#include "experiments/study/decoding.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transport.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/source.hpp"
 
 #include <functional>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
+#include "experiments/options/case.hpp"
 #include "sim/cost/cost.hpp"
 
 #include <functional>

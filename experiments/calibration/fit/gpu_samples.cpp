@@ -1,6 +1,5 @@
 #include "experiments/calibration/fit/gpu_samples.hpp"
 
-#include "experiments/record/read_record.hpp"
 #include "experiments/record/record.hpp"
 #include "layouts/basics/require.hpp"
 

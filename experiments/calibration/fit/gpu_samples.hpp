@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/files/file_state.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/files/written_file.hpp"
+#include "experiments/record/provenance.hpp"
 #include "sim/machine/machine.hpp"
 
 #include <filesystem>
@@ -30,12 +30,12 @@ struct GpuSample {
     std::string transport = "";
     int ranks = 1, rank = 0, block = 0;  ///< of what is sustained: `rank` is the GPU
     std::int64_t tokens_per_rank = 0;
-    std::int64_t queries = 0;        ///< tokens that have a query row; 0: all
-    std::int64_t op = -1;            ///< of an operation: its index in the rank's schedule
-    std::int64_t bytes = 0;          ///< of a message
-    double seconds = 0, spread = 0;  ///< median, and distance of the quartiles over it
-    double posted = 0, begin = 0;    ///< of an operation: since the start of the pass
-    double clock_hertz = 0;          ///< of what is sustained; 0: not known
+    std::int64_t queries = 0;                  ///< tokens that have a query row; 0: all
+    std::int64_t op = -1;                      ///< of an operation: its index in the rank's schedule
+    std::int64_t bytes = 0;                    ///< of a message
+    double seconds = 0, spread = 0;            ///< median, and distance of the quartiles over it
+    double posted = 0, begin = 0;              ///< of an operation: since the start of the pass
+    double clock_hertz = 0;                    ///< of what is sustained; 0: not known
     std::int64_t head_dim = 0, value_dim = 0;  ///< 0: those of all
     double soft_cap = 0;                       ///< 0: none
 };

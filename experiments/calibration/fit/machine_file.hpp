@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/outputs/file_guard.hpp"
+#include "experiments/options/file_guard.hpp"
 #include "sim/machine/machine.hpp"
 
 #include <filesystem>

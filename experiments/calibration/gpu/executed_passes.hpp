@@ -2,7 +2,7 @@
 
 #include "experiments/calibration/fit/cost_fit.hpp"
 #include "experiments/calibration/fit/gpu_samples.hpp"
-#include "experiments/config/case.hpp"
+#include "experiments/options/case.hpp"
 
 #include <memory>
 #include <vector>

@@ -2,8 +2,8 @@
 
 #include "experiments/calibration/fit/timed_attends.hpp"
 #include "experiments/calibration/gpu/gpu_kernels.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/options/source.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "experiments/calibration/fit/gpu_samples.hpp"
-#include "experiments/config/case.hpp"
-#include "experiments/config/problem_config.hpp"
 #include "experiments/execution/gpu_probe.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
 
 #include <functional>
 

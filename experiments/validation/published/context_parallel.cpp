@@ -1,9 +1,9 @@
 #include "experiments/validation/published/context_parallel.hpp"
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/config/case.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/published/published_reader.hpp"

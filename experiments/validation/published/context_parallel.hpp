@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/record/provenance.hpp"
 #include "experiments/record/run_writer.hpp"
 #include "layouts/layouts/layout.hpp"
 #include "layouts/problem/problem.hpp"

@@ -1,9 +1,9 @@
 #include "experiments/validation/published/published.hpp"
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/published/published_reader.hpp"
 #include "experiments/validation/score.hpp"

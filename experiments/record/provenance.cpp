@@ -1,4 +1,4 @@
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/record/provenance.hpp"
 
 #include "experiments/files/digest.hpp"
 #include "experiments/files/files_read.hpp"
@@ -80,7 +80,7 @@ void Provenance::set(const std::string& name, hdf5::Attribute value) {
 
 void Provenance::set_file(const std::string& name, const std::filesystem::path& path) {
     auto* account = FilesRead::current();
-    auto digest = account ? account->digest(path) : to_text(digest_of_file(path));
+    auto digest = account ? account->digest(path) : digest_of_file(path);
     set(name, path.string());
     set(name + "_sha256", std::move(digest));
 }

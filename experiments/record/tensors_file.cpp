@@ -1,9 +1,8 @@
-#include "experiments/outputs/tensors_file.hpp"
+#include "experiments/record/tensors_file.hpp"
 
-#include "experiments/console/interrupt.hpp"
 #include "experiments/files/digest.hpp"
-#include "experiments/files/record_files.hpp"
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/files/written_file.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/tensors/rounding.hpp"
@@ -57,7 +56,7 @@ public:
         if (dtype == DType::bf16) {
             std::vector<std::uint16_t> patterns(values.size());
             reference::to_bits(values, dtype, patterns);
-            dataset.write(patterns);
+            dataset.write(std::vector<double>(patterns.begin(), patterns.end()));
             dataset.set("dtype", std::string("bfloat16"));
         } else {
             dataset.write(values);
@@ -194,21 +193,6 @@ void write_tensors(Writer& writer, const layouts::Problem& problem, const refere
     writer.tensor("dv", all(out.dv), DType::fp64, like_v, "gradient by v");
 }
 
-void write_all(const fs::path& path, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
-               const reference::Inputs& in, const reference::Outputs& out, DType arithmetic,
-               const Provenance& provenance, const TensorNotes& notes) {
-    Writer writer(path);
-    write_facts(writer.file(), run, problem, mask, arithmetic, notes);
-    write_scales(writer, problem);
-    write_mask(writer, mask);
-    write_rotary(writer, problem, mask);
-    write_documents(writer, problem, notes);
-    write_tensors(writer, problem, in, out);
-    auto group = writer.file().make_group("provenance");
-    for (const auto& [name, value] : provenance.entries()) group.set(name, value);
-    writer.file().flush();
-}
-
 void require_outputs(const layouts::Problem& p, const reference::Outputs& out) {
     reference::require_shape("o", out.o.shape(), {p.batch, p.rows(), p.query_heads, p.value_dim});
     reference::require_shape("dq", out.dq.shape(), {p.batch, p.rows(), p.query_heads, p.head_dim});
@@ -230,7 +214,7 @@ std::string file_name_of(const std::string& run) {
     // What differs in a replaced character that is common in names of files must not become one file.
     const bool ambiguous = run.find_first_not_of(plain + " :") != std::string::npos;
     if (name.size() > longest || ambiguous)
-        name = name.substr(0, longest) + "-" + to_text(digest_of(std::as_bytes(std::span(run)))).substr(0, kept_digits);
+        name = name.substr(0, longest) + "-" + digest_of(run).substr(0, kept_digits);
     return name;
 }
 
@@ -247,15 +231,18 @@ fs::path save_tensors(const fs::path& folder, const std::string& run, const layo
     require(fs::is_directory(folder), "cannot make the folder {}: {}", folder.string(), error.message());
     const auto path = tensors_path(folder, run);
     require_replaceable(path);
-    RemovedWhenInterrupted temporary;
-    temporary.watch(temporary_of(path));
-    try {
-        write_all(temporary_of(path), run, problem, mask, inputs, outputs, arithmetic, provenance, notes);
-        return move_into_place_or_beside(temporary_of(path), path, found.value_or(state_of(path)));
-    } catch (...) {
-        fs::remove(temporary_of(path), error);
-        throw;
-    }
+    Writer writer(path);
+    write_facts(writer.file(), run, problem, mask, arithmetic, notes);
+    write_scales(writer, problem);
+    write_mask(writer, mask);
+    write_rotary(writer, problem, mask);
+    write_documents(writer, problem, notes);
+    write_tensors(writer, problem, inputs, outputs);
+    auto group = writer.file().make_group("provenance");
+    for (const auto& [name, value] : provenance.entries()) group.set(name, value);
+    WrittenFile file(path, found);
+    file.write(writer.file().image());
+    return file.name();
 }
 
 }  // namespace ringlab::experiments

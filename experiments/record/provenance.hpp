@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 
 #include <cstdint>
 #include <filesystem>

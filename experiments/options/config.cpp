@@ -1,4 +1,4 @@
-#include "experiments/config/config.hpp"
+#include "experiments/options/config.hpp"
 
 #include "experiments/options/values.hpp"
 #include "layouts/basics/text_file.hpp"

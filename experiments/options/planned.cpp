@@ -1,4 +1,4 @@
-#include "experiments/config/planned.hpp"
+#include "experiments/options/planned.hpp"
 
 #include "experiments/files/resources.hpp"
 #include "layouts/schedules/latent.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
 #include "experiments/inputs/inputs.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
 
 #include <map>
 #include <string>

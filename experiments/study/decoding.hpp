@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
+#include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
 #include "experiments/study/judge.hpp"
 #include "reference/tensors/tensors.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/files/file_state.hpp"
-#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/files/written_file.hpp"
+#include "experiments/record/provenance.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
 #include "reference/tensors/tensors.hpp"

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -51,6 +50,9 @@ using Values = std::variant<std::vector<double>, std::vector<float>, std::vector
 
 std::size_t size_of(const Values& values);
 
+/// Extents, offsets and counts of a dataset's dimensions.
+using Extents = std::span<const std::int64_t>;
+
 /// Whether datasets can grow. One that can takes up 2 KB more than its elements.
 enum class Storage {
     packed,   ///< of fixed size: small ones beside their attributes, larger ones compressed in few chunks; texts all as
@@ -92,22 +94,21 @@ public:
     std::vector<std::int64_t> shape() const;
     Element element() const;
 
-    /// The type in words, for messages: "a 32-bit float".
-    std::string element_text() const;
-
     std::vector<double> doubles() const;
     std::vector<std::int64_t> integers() const;
+    /// The texts. Of an enumeration (numbers with flag_values and flag_meanings) they are the meanings, "" where a
+    /// value is missing.
     std::vector<std::string> texts() const;
 
-    /// The block of `count` elements from `offset` on, each of length shape().size(), converted from floating point.
-    void read_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count,
-                    std::span<double> out) const;
-    void read_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count,
-                    std::span<std::uint16_t> out) const;
+    /// The block of `count` elements from `offset` on, each of length shape().size(), as doubles.
+    void read_block(Extents offset, Extents count, std::span<double> out) const;
 
     /// Enlarges a dataset that make_growing() made to `shape`. New elements hold the fill value.
-    void grow(std::span<const std::int64_t> shape);
-    void write_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count, const Values& values);
+    void grow(Extents shape);
+    void write_block(Extents offset, Extents count, const Values& values);
+
+    /// All elements, in the type that they are stored in.
+    void write(std::span<const double> values);
 
     /// Tells readers, by the attribute _FillValue, that elements of an integer dataset are missing. Floating-point and
     /// text ones say so by NaN and "".
@@ -119,13 +120,6 @@ public:
     /// Makes this dataset a dimension scale, the thing that gives a dimension its name and coordinates.
     void make_scale(const std::string& dimension_name);
     void attach_scale(const Dataset& scale, std::size_t dimension);
-
-    void write(std::span<const double> values);
-    void write(std::span<const std::uint16_t> values);
-
-private:
-    void read_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count, std::int64_t memory_type,
-                    void* out) const;
 };
 
 class Group : public Object {
@@ -145,14 +139,14 @@ public:
     Group make_group(const std::string& path);
 
     /// A dataset of this shape (none: a single value), with what is large compressed without loss.
-    Dataset make_dataset(const std::string& path, const Values& values, std::span<const std::int64_t> shape);
+    Dataset make_dataset(const std::string& path, const Values& values, Extents shape);
 
-    /// A dataset of the type of `like` that can grow in all its dimensions, compressed without loss by `chunk`.
-    Dataset make_growing(const std::string& path, const Values& like, std::span<const std::int64_t> shape,
-                         std::span<const std::int64_t> chunk);
+    /// An empty dataset of the type of `like` that can grow in all its dimensions, compressed without loss. `of_one` is
+    /// the shape of what is added at a time, or the number of rows of a chunk if there is one dimension.
+    Dataset make_growing(const std::string& path, const Values& like, Extents of_one);
 
     /// An empty, uncompressed dataset to write() to. `stored` must be a floating type or uint16.
-    Dataset make_dataset(const std::string& path, Element stored, std::span<const std::int64_t> shape);
+    Dataset make_dataset(const std::string& path, Element stored, Extents shape);
 
 private:
     std::string path_name(const std::string& path) const { return name() + (name().back() == '/' ? "" : "/") + path; }
@@ -163,23 +157,14 @@ public:
     /// A file on disk, to read.
     static File open(const std::filesystem::path& path);
 
-    /// A new file on disk, in place of any that was there.
-    static File create(const std::filesystem::path& path);
-
     /// A new file in memory; `path` serves messages alone.
-    static File create_in_memory(const std::filesystem::path& path);
-
-    /// A file in memory with the contents `image`, to read and change.
-    static File open_image(const std::filesystem::path& path, std::span<const std::byte> image);
+    static File create(const std::filesystem::path& path);
 
     /// A new file in memory with the same contents, stored in this way; `path` serves messages alone.
     File copied(const std::filesystem::path& path, Storage storage) const;
 
     /// The bytes that the file in memory would have on disk.
     std::vector<std::byte> image() const;
-
-    /// Writes what HDF5 holds back to the file; throws Error if that fails, which closing could not tell.
-    void flush();
 
 private:
     File(Handle file, Handle root, std::string name)

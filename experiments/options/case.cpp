@@ -1,6 +1,6 @@
-#include "experiments/config/case.hpp"
+#include "experiments/options/case.hpp"
 
-#include "experiments/config/planned.hpp"
+#include "experiments/options/planned.hpp"
 #include "experiments/options/values.hpp"
 #include "layouts/basics/typed_names.hpp"
 

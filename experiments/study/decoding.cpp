@@ -1,7 +1,7 @@
-#include "experiments/models/decoding.hpp"
+#include "experiments/study/decoding.hpp"
 
-#include "experiments/config/source.hpp"
 #include "experiments/inputs/inputs.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/options/values.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/attention/samples.hpp"

@@ -1,4 +1,4 @@
-#include "experiments/config/source.hpp"
+#include "experiments/options/source.hpp"
 
 #include "experiments/files/resources.hpp"
 #include "experiments/inputs/inputs_random.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/files/file_state.hpp"
+#include "experiments/files/written_file.hpp"
 
 #include <cstddef>
 #include <filesystem>
@@ -44,8 +44,7 @@ public:
     /// State of the file at `path` at the time of writes(); none if writes() was not called for it.
     std::optional<FileState> found(const std::filesystem::path& path) const;
 
-    /// Writes a file that was passed to writes(). If somebody has put another file there since, it writes to a name
-    /// beside it, with a note on stderr. Returns the path. Throws Error if the disk is not writable.
+    /// Writes a file that was passed to writes(), as WrittenFile::write(). Returns its path, as given or numbered.
     std::filesystem::path write(const std::filesystem::path& path, std::span<const std::byte> bytes) const;
 
 private:
@@ -53,7 +52,7 @@ private:
         std::string what;
         std::filesystem::path path;   ///< as given
         std::filesystem::path place;  ///< without links, as far as it exists
-        FileState state = {};         ///< of a file to write: state of what lies there so far
+        FileState state = {};         ///< of a file to write: what lies there so far
     };
 
     std::vector<File> read_, written_;

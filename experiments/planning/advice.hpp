@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/memory/footprint.hpp"
+#include "experiments/memory/longest.hpp"
 #include "experiments/options/config.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "sim/machine/machine.hpp"

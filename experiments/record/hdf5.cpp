@@ -4,6 +4,7 @@
 #include <hdf5_hl.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -253,6 +254,19 @@ std::vector<std::string> Dataset::texts() const {
     });
 }
 
+Values Dataset::values() const {
+    switch (element()) {
+        case Element::text: return texts();
+        case Element::fp64: return doubles();
+        case Element::fp32: return read_all<float>(*this);
+        default: break;
+    }
+    const auto bytes = H5Tget_size(type_of(*this).id());
+    if (bytes == sizeof(std::int8_t)) return read_all<std::int8_t>(*this);
+    if (bytes == sizeof(std::int32_t)) return read_all<std::int32_t>(*this);
+    return integers();
+}
+
 void Dataset::read_block(Extents offset, Extents count, std::span<double> out) const {
     const Block block(*this, offset, count);
     check(H5Dread(id(), H5T_NATIVE_DOUBLE, block.memory.id(), block.file.id(), H5P_DEFAULT, out.data()), "cannot read",
@@ -276,13 +290,12 @@ void Dataset::write(std::span<const double> values) {
 void Dataset::tell_missing() {
     const auto type = type_of(*this);
     if (H5Tget_class(type.id()) != H5T_INTEGER || has("_FillValue")) return;
-    const auto creation = checked(H5Dget_create_plist(id()), H5Pclose, "cannot open", name());
-    std::int64_t value = 0;  // as large as any of the types
-    check(H5Pget_fill_value(creation.id(), type.id(), &value), "cannot read the fill value of", name());
+    const auto bits = static_cast<int>(8 * H5Tget_size(type.id()));
+    const auto least = std::numeric_limits<std::int64_t>::min() >> (64 - bits);
     const auto made =
         checked(H5Acreate2(id(), "_FillValue", type.id(), space_of({}, name()).id(), H5P_DEFAULT, H5P_DEFAULT),
                 H5Aclose, "cannot make an attribute of", name());
-    check(H5Awrite(made.id(), type.id(), &value), "cannot write an attribute of", name());
+    check(H5Awrite(made.id(), H5T_NATIVE_INT64, &least), "cannot write an attribute of", name());
 }
 
 std::vector<std::string> Dataset::scales() const {
@@ -297,6 +310,8 @@ std::vector<std::string> Dataset::scales() const {
         check(H5DSiterate_scales(id(), i, nullptr, take, &names[i]), "cannot list the scales of", name());
     return names;
 }
+
+bool Dataset::is_scale() const { return H5DSis_scale(id()) > 0; }
 
 void Dataset::make_scale(const std::string& dimension_name) {
     check(H5DSset_scale(id(), dimension_name.c_str()), "cannot make a dimension scale of", name());

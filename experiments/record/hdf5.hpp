@@ -53,13 +53,6 @@ std::size_t size_of(const Values& values);
 /// Extents, offsets and counts of a dataset's dimensions.
 using Extents = std::span<const std::int64_t>;
 
-/// Whether datasets can grow. One that can takes up 2 KB more than its elements.
-enum class Storage {
-    packed,   ///< of fixed size: small ones beside their attributes, larger ones compressed in few chunks; texts all as
-              ///< long as the longest, since HDF5 compresses no others
-    growing,  ///< in all dimensions
-};
-
 /// How the elements of a dataset are stored, as far as Ringlab tells them apart.
 enum class Element { fp16, bf16, fp32, fp64, uint16, integer, text, other };
 
@@ -100,6 +93,9 @@ public:
     /// value is missing.
     std::vector<std::string> texts() const;
 
+    /// All elements as they are stored.
+    Values values() const;
+
     /// The block of `count` elements from `offset` on, each of length shape().size(), as doubles.
     void read_block(Extents offset, Extents count, std::span<double> out) const;
 
@@ -116,6 +112,8 @@ public:
 
     /// Names of the scales attached, one for each dimension, "" where there is none.
     std::vector<std::string> scales() const;
+
+    bool is_scale() const;
 
     /// Makes this dataset a dimension scale, the thing that gives a dimension its name and coordinates.
     void make_scale(const std::string& dimension_name);
@@ -138,11 +136,15 @@ public:
     /// Makes the group, and the groups on the way to it; opens it if it is there.
     Group make_group(const std::string& path);
 
-    /// A dataset of this shape (none: a single value), with what is large compressed without loss.
+    /// Copies the group of another file with all that is in it.
+    void copy_group(const Group& from, const std::string& path);
+
+    /// A dataset of this shape (none: a single value): small ones beside their attributes, larger ones compressed in
+    /// few chunks; texts all as long as the longest, since HDF5 compresses no others.
     Dataset make_dataset(const std::string& path, const Values& values, Extents shape);
 
-    /// An empty dataset of the type of `like` that can grow in all its dimensions, compressed without loss. `of_one` is
-    /// the shape of what is added at a time, or the number of rows of a chunk if there is one dimension.
+    /// An empty dataset of the type of `like` that can grow in all its dimensions, and takes up 2 KB more for it.
+    /// `of_one` is the shape of what is added at a time, or the number of rows of a chunk if there is one dimension.
     Dataset make_growing(const std::string& path, const Values& like, Extents of_one);
 
     /// An empty, uncompressed dataset to write() to. `stored` must be a floating type or uint16.
@@ -159,9 +161,6 @@ public:
 
     /// A new file in memory; `path` serves messages alone.
     static File create(const std::filesystem::path& path);
-
-    /// A new file in memory with the same contents, stored in this way; `path` serves messages alone.
-    File copied(const std::filesystem::path& path, Storage storage) const;
 
     /// The bytes that the file in memory would have on disk.
     std::vector<std::byte> image() const;

@@ -151,106 +151,6 @@ Handle file_access(bool in_memory) {
     return plist;
 }
 
-/// Attributes of dimension scales name objects of their own file; H5DSset_scale() and H5DSattach_scale() make new ones.
-bool is_of_scales(const std::string& attribute) {
-    return attribute == "CLASS" || attribute == "NAME" || attribute == "DIMENSION_LIST" ||
-           attribute == "REFERENCE_LIST";
-}
-
-void copy_attributes(const Object& from, const Object& to) {
-    std::vector<std::string> names;
-    const auto collect = [](hid_t, const char* name, const H5A_info_t*, void* out) -> herr_t {
-        static_cast<std::vector<std::string>*>(out)->emplace_back(name);
-        return 0;
-    };
-    check(H5Aiterate2(from.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names), "cannot list attributes of",
-          from.name());
-    std::erase_if(names, is_of_scales);
-    for (const auto& name : names) {
-        const auto full = from.name() + "@" + name;
-        const auto old = checked(H5Aopen(from.id(), name.c_str(), H5P_DEFAULT), H5Aclose, "cannot open", full);
-        const auto type = checked(H5Aget_type(old.id()), H5Tclose, "cannot open", full);
-        const auto space = checked(H5Aget_space(old.id()), H5Sclose, "cannot open", full);
-        const auto made = checked(H5Acreate2(to.id(), name.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
-                                  H5Aclose, "cannot copy", full);
-        std::vector<std::byte> bytes(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.id())) *
-                                     H5Tget_size(type.id()));
-        if (bytes.empty()) continue;
-        check(H5Aread(old.id(), type.id(), bytes.data()), "cannot read", full);
-        const auto written = H5Awrite(made.id(), type.id(), bytes.data());
-        if (H5Tis_variable_str(type.id()) > 0) H5Dvlen_reclaim(type.id(), space.id(), H5P_DEFAULT, bytes.data());
-        check(written, "cannot copy", full);
-    }
-}
-
-/// The fill value that the user of `from` has set, if any.
-void copy_fill_value(const Dataset& from, const Handle& type, const Handle& storage) {
-    const auto old = checked(H5Dget_create_plist(from.id()), H5Pclose, "cannot open", from.name());
-    H5D_fill_value_t fill = H5D_FILL_VALUE_UNDEFINED;
-    H5Pfill_value_defined(old.id(), &fill);
-    if (fill != H5D_FILL_VALUE_USER_DEFINED) return;
-    std::vector<std::byte> value(H5Tget_size(type.id()));
-    check(H5Pget_fill_value(old.id(), type.id(), value.data()), "cannot read the fill value of", from.name());
-    H5Pset_fill_value(storage.id(), type.id(), value.data());
-}
-
-/// Makes a dataset of the same path, shape, elements and fill value.
-Dataset copy_elements(const Dataset& from, const Group& root, const std::string& path, bool grows) {
-    const auto shape = from.shape();
-    const auto space = space_of(shape, from.name(), grows);
-    const auto growing = [&](bool is_text) {
-        constexpr std::int64_t fewest_rows = 64, most_rows = 1 << 14;
-        auto of_one = shape;
-        of_one[0] = shape.size() == 1 ? std::clamp(shape[0], fewest_rows, most_rows) : 1;
-        return growing_storage(of_one, is_text);
-    };
-    if (from.element() == Element::text) {
-        const auto texts = from.texts();
-        if (!grows) {
-            const FixedTexts fixed(texts);
-            const auto storage = packed_storage(shape, H5Tget_size(fixed.type.id()));
-            auto made = make(root, path, from.name(), fixed.type, space, storage);
-            write_all(made, fixed.type, fixed.bytes.data(), texts.size());
-            return made;
-        }
-        const Values values(texts);
-        const auto elements = elements_of(values);
-        auto made = make(root, path, from.name(), elements.type, space, growing(true));
-        write_all(made, elements.type, elements.data, elements.count);
-        return made;
-    }
-    const auto type = type_of(from);
-    const auto storage = grows ? growing(false) : packed_storage(shape, H5Tget_size(type.id()));
-    copy_fill_value(from, type, storage);
-    auto made = make(root, path, from.name(), type, space, storage);
-    std::size_t count = 1;
-    for (const auto extent : shape) count *= static_cast<std::size_t>(extent);
-    std::vector<std::byte> bytes(count * H5Tget_size(type.id()));
-    if (count > 0)
-        check(H5Dread(from.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), "cannot read", from.name());
-    write_all(made, type, bytes.data(), count);
-    return made;
-}
-
-/// Copies what is below `from`, whose path in the file is `path`, and gathers the paths of its datasets.
-void copy_members(const Group& from, Group& root, const std::string& path, Storage storage,
-                  std::vector<std::string>& datasets) {
-    for (const auto& name : from.members()) {
-        const auto below = path + name;
-        if (from.is_group(name)) {
-            const auto group = from.group(name);
-            copy_attributes(group, root.make_group(below));
-            copy_members(group, root, below + "/", storage, datasets);
-            continue;
-        }
-        const auto dataset = from.dataset(name);
-        auto made = copy_elements(dataset, root, below, storage == Storage::growing && !dataset.shape().empty());
-        copy_attributes(dataset, made);
-        datasets.push_back(below);
-        if (H5DSis_scale(dataset.id()) > 0) made.make_scale(below);
-    }
-}
-
 }  // namespace
 
 bool Group::contains(const std::string& path) const {
@@ -303,6 +203,11 @@ Group Group::make_group(const std::string& path) {
             H5Gclose, "cannot make group", path_name(so_far));
     }
     return group(path);
+}
+
+void Group::copy_group(const Group& from, const std::string& path) {
+    check(H5Ocopy(from.id(), path.c_str(), id(), path.c_str(), H5P_DEFAULT, link_creation().id()), "cannot copy",
+          from.path_name(path));
 }
 
 Dataset Group::make_dataset(const std::string& path, const Values& values, Extents shape) {
@@ -376,19 +281,6 @@ std::vector<std::byte> File::image() const {
         static_cast<std::size_t>(check(H5Fget_file_image(file_.id(), nullptr, 0), "cannot size", name())));
     check(H5Fget_file_image(file_.id(), bytes.data(), bytes.size()), "cannot copy", name());
     return bytes;
-}
-
-File File::copied(const std::filesystem::path& path, Storage storage) const {
-    auto copy = create(path);
-    copy_attributes(*this, copy);
-    std::vector<std::string> datasets;
-    copy_members(*this, copy, "", storage, datasets);
-    for (const auto& name : datasets) {
-        const auto scales = dataset(name).scales();
-        for (std::size_t i = 0; i < scales.size(); ++i)
-            if (!scales[i].empty()) copy.dataset(name).attach_scale(copy.dataset(scales[i]), i);
-    }
-    return copy;
 }
 
 }  // namespace ringlab::experiments::hdf5

@@ -29,15 +29,26 @@ std::string first_difference(const std::string& recorded, const std::string& ask
     }
 }
 
-/// Paths of all datasets below whose first dimension is that of the runs.
-void find_stacked(const hdf5::Group& group, const std::string& path, std::vector<std::string>& found) {
+/// Paths of all datasets below, those of provenance aside.
+void find_datasets(const hdf5::Group& group, const std::string& path, std::vector<std::string>& found) {
     for (const auto& name : group.members()) {
-        const auto below = path + name;
-        if (group.is_group(name))
-            find_stacked(group.group(name), below + "/", found);
-        else if (const auto scales = group.dataset(name).scales(); !scales.empty() && scales.front() == "run")
-            found.push_back(below);
+        if (!group.is_group(name))
+            found.push_back(path + name);
+        else if (name != "provenance")
+            find_datasets(group.group(name), path + name + "/", found);
     }
+}
+
+/// A dataset that can grow, with these values.
+hdf5::Dataset grown(hdf5::File& file, const std::string& path, const hdf5::Values& values,
+                    const std::vector<std::int64_t>& shape) {
+    constexpr std::int64_t fewest_rows = 64, most_rows = 1 << 14;
+    auto of_one = shape;
+    of_one[0] = shape.size() == 1 ? std::clamp(shape[0], fewest_rows, most_rows) : 1;
+    auto made = file.make_growing(path, values, of_one);
+    made.grow(shape);
+    made.write_block(std::vector<std::int64_t>(shape.size()), shape, values);
+    return made;
 }
 
 /// SHA-256 by the names of files, as an invocation kept them.
@@ -88,7 +99,7 @@ Record::~Record() {
 void Record::finish() {
     is_new_ = false;
     if (!has_grown_ && place_.is_untouched()) return;
-    place_.write(file_->copied(place_.path(), hdf5::Storage::packed).image());
+    place_.write(copied(*file_, place_.path(), Storage::packed).image());
     has_grown_ = false;
 }
 
@@ -126,14 +137,18 @@ void Record::load() {
     const auto found = file.number("ringlab_schema");
     require(found == static_cast<double>(schema), "it has schema {}, but this program writes schema {}", found, schema);
     file_.reset();
-    file_.emplace(file.copied(place_.path(), hdf5::Storage::growing));
+    file_.emplace(copied(file, place_.path(), Storage::growing));
     look_around();
 }
 
 void Record::look_around() {
     runs_ = file_->dataset("run").texts();
     stacked_.clear();
-    find_stacked(*file_, "", stacked_);
+    find_datasets(*file_, "", stacked_);
+    std::erase_if(stacked_, [&](const auto& path) {
+        const auto scales = file_->dataset(path).scales();
+        return scales.empty() || scales.front() != "run";
+    });
 }
 
 std::string Record::difference(const std::string& attribute, const std::string& value) const {
@@ -171,6 +186,34 @@ void Record::add_session() {
     if (!FilesRead::current()) return;
     group.set("files", names);
     group.set("files" + sha256_suffix, digests);
+}
+
+/// The same in a file in memory whose datasets can grow, or whose datasets are packed.
+hdf5::File Record::copied(const hdf5::File& record, const fs::path& path, Storage storage) {
+    auto copy = hdf5::File::create(path);
+    copy.set("ringlab_schema", schema);
+    for (const auto* attribute : {"experiment", "description", "configuration"})
+        copy.set(attribute, record.text(attribute));
+    copy.copy_group(record, "provenance");
+    std::vector<std::string> paths;
+    find_datasets(record, "", paths);
+    for (const auto& name : paths) {
+        const auto old = record.dataset(name);
+        const auto values = old.values();
+        const auto shape = old.shape();
+        auto made =
+            storage == Storage::packed ? copy.make_dataset(name, values, shape) : grown(copy, name, values, shape);
+        describe(made, old.text("units"), old.text("description"),
+                 old.has("flag_meanings") ? old.text("flag_meanings") : "");
+        if (old.has("_FillValue")) made.tell_missing();
+        if (old.is_scale()) made.make_scale(name);
+    }
+    for (const auto& name : paths) {
+        const auto scales = record.dataset(name).scales();
+        for (std::size_t i = 0; i < scales.size(); ++i)
+            if (!scales[i].empty()) copy.dataset(name).attach_scale(copy.dataset(scales[i]), i);
+    }
+    return copy;
 }
 
 bool Record::has(const std::string& run) const { return std::ranges::find(runs_, run) != runs_.end(); }

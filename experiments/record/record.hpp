@@ -15,6 +15,11 @@ namespace ringlab::experiments {
 /// Opens a record for reading; it counts among the files that the command has read. Throws Error of one line.
 hdf5::File open_record(const std::filesystem::path& path);
 
+/// Gives a dataset the attributes that every one has, and an enumeration the names of its values 0, 1, ..., with blanks
+/// between them.
+void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description,
+              const std::string& meanings = "");
+
 /// What happens if there is a file at the record's path.
 enum class RecordMode {
     create,     ///< refuse if there is a file
@@ -110,6 +115,8 @@ private:
     std::size_t index_of(const std::string& run) const;
 
     // record_append.cpp
+    enum class Storage { packed, growing };
+    static hdf5::File copied(const hdf5::File& record, const std::filesystem::path& path, Storage storage);
     hdf5::Dataset make_scale(const std::string& dimension, const hdf5::Values& like, const std::string& unit,
                              const std::string& description);
     hdf5::Dataset make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& of_one_run);

@@ -21,18 +21,6 @@ hdf5::Element element_of(const hdf5::Values& values) {
     return std::holds_alternative<std::vector<std::string>>(values) ? hdf5::Element::text : hdf5::Element::integer;
 }
 
-/// Gives a dataset the attributes that every one has, and an enumeration the names of its values 0, 1, ...
-void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description,
-              const std::vector<std::string>& meanings = {}) {
-    dataset.set("units", unit);
-    dataset.set("description", description);
-    if (meanings.empty()) return;
-    std::vector<std::int8_t> places(meanings.size());
-    std::iota(places.begin(), places.end(), std::int8_t{0});
-    dataset.set("flag_values", places);
-    dataset.set("flag_meanings", fmt::format("{}", fmt::join(meanings, " ")));
-}
-
 /// The names of an enumeration's values 0, 1, ... `last`, as single words.
 template <class Enumeration>
 std::vector<std::string> names_up_to(Enumeration last) {
@@ -113,7 +101,7 @@ private:
         const auto path = "spans/" + name;
         if (!file_.contains(path)) {
             auto made = file_.make_growing(path, values, std::array{rows});
-            describe(made, unit, description, meanings);
+            describe(made, unit, description, fmt::format("{}", fmt::join(meanings, " ")));
             made.attach_scale(file_.dataset("spans/span"), 0);
         }
         auto dataset = file_.dataset(path);
@@ -127,6 +115,17 @@ private:
 };
 
 }  // namespace
+
+void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description,
+              const std::string& meanings) {
+    dataset.set("units", unit);
+    dataset.set("description", description);
+    if (meanings.empty()) return;
+    std::vector<std::int8_t> places(static_cast<std::size_t>(std::ranges::count(meanings, ' ')) + 1);
+    std::iota(places.begin(), places.end(), std::int8_t{0});
+    dataset.set("flag_values", places);
+    dataset.set("flag_meanings", meanings);
+}
 
 /// Gives the dimension a scale 0, 1, 2 ... up to at least this length, unless it has coordinates of its own.
 void Record::count_up(const std::string& dimension, std::int64_t length) {
@@ -192,7 +191,7 @@ std::int64_t Record::place_of(const std::string& dimension, const std::string& l
 /// A new dataset of all runs.
 hdf5::Dataset Record::make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& of_one_run) {
     auto made = file_->make_growing(like.path, like.values, of_one_run);
-    describe(made, like.unit, like.description, like.meanings);
+    describe(made, like.unit, like.description, fmt::format("{}", fmt::join(like.meanings, " ")));
     made.attach_scale(file_->dataset("run"), 0);
     for (std::size_t i = 0; i < like.dimensions.size(); ++i)
         made.attach_scale(file_->dataset(like.dimensions[i].name), i + 1);

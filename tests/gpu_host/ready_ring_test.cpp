@@ -1,8 +1,8 @@
 // Ranks that stay ready between passes, over a runtime without devices: threads stand for processes.
 
 #include "gpu/ring/ready_ring.hpp"
-#include "tests/gpu/reused_memory.hpp"
 #include "tests/gpu_host/fake_cuda.hpp"
+#include "tests/gpu_host/reused_memory.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

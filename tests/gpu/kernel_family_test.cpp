@@ -1,6 +1,6 @@
 #include "gpu/kernels/kernel_family.hpp"
 
-#include "gpu/kernels/hopper/split_kv/row_group_load.hpp"
+#include "gpu/kernels/hopper/launches.hpp"
 #include "gpu/kernels/portable/shared_memory.hpp"
 #include "gpu/kernels/work_list.hpp"
 #include "layouts/basics/require.hpp"

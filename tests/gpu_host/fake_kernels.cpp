@@ -168,6 +168,10 @@ void flag_not_finite(const Extent&, const ConstView& tensor, Infinity, std::uint
     read(tensor, stream);
 }
 
+void clear_tokens(const Extent&, const View& tensor, const std::int32_t*, std::int64_t, cudaStream_t stream) {
+    write(tensor, stream);
+}
+
 void fill_rows(const Extent&, const RowView&, float, cudaStream_t) {}
 
 void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed, cudaStream_t stream) {

@@ -6,7 +6,6 @@
 #include "gpu/kernels/hopper/forward/forward_config.hpp"
 #include "gpu/kernels/hopper/fused_work.hpp"
 #include "gpu/kernels/hopper/launches.hpp"
-#include "gpu/kernels/hopper/split_kv/row_group_load.hpp"
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
 #include "gpu/kernels/hopper/split_kv/split_kv_config.hpp"
 #include "gpu/kernels/launch_params.hpp"

@@ -2,6 +2,10 @@
 
 #include "gpu/kernels/hopper/backward/backward.hpp"
 #include "gpu/kernels/hopper/forward/forward.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+
+#include <cstdint>
+#include <span>
 
 // From the arguments of attention.hpp to launches of the hopper kernels. All functions throw Error if an argument does
 // not fit.
@@ -31,5 +35,15 @@ void enqueue(const BackwardLaunch& launch, const AttendShape& shape, cudaStream_
 
 /// Thread blocks (1, 2, 4 or 8) that share a work tile of the backward kernel on the current device.
 int blocks_per_work_tile(const layouts::BackwardLoad& load);
+
+/// The row groups of a launch, and how many key tiles (entries) all of them have and the longest has.
+struct RowGroupLoad {
+    std::int64_t row_groups = 0, entries = 0, longest = 0;
+};
+
+/// Thread blocks per row group that make a launch shortest, of some choices (SmGroup::sms is the number of blocks), and
+/// on the current device.
+int blocks_per_row_group(const RowGroupLoad& load, std::span<const layouts::SmGroup> choices);
+int blocks_per_row_group(const RowGroupLoad& load);
 
 }  // namespace ringlab::gpu::hopper

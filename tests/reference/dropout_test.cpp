@@ -45,17 +45,6 @@ BOOST_DATA_TEST_CASE(every_schedule_and_layout_drops_the_same_pairs_in_both_pass
         }
 }
 
-BOOST_DATA_TEST_CASE(every_schedule_and_layout_equals_dense_attention,
-                     ringlab::tests::Names([] { return ringlab::tests::schedules_for(small_problem(8), {4}); }),
-                     algorithm) {
-    const Sweep sweep{.masks = {"causal", "window:8,0+sink:3", "causal+documents:1,13,7,27", "valid:2-19,23-45"}};
-    check_every_layout(algorithm, sweep, [](GateCase& c) {
-        c.problem.batch = 2;
-        c.problem.soft_cap = c.mask == "causal" ? 2.5 : 0;
-        c.problem.dropout = {0.3, 1234567890123};
-    });
-}
-
 BOOST_AUTO_TEST_CASE(rows_fewer_than_keys_drop_by_their_position) {
     GateCase c{small_problem(48), "causal", "zigzag", "ring", 4};
     c.problem.queries = {{12, 13}, {37, 45}};

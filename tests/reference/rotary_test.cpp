@@ -1,5 +1,6 @@
 #include "reference/features/rotary.hpp"
 
+#include "reference/attention/samples.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/ranks/transport.hpp"
 #include "tests/reference/cpu_gate.hpp"
@@ -108,15 +109,8 @@ BOOST_AUTO_TEST_CASE(a_turn_back_is_the_transpose_and_can_be_undone) {
 
     // Some tokens as all of them.
     const std::vector<std::int64_t> tokens{2, 8};
-    Tensor some({1, 2, 4, 8});
-    for (std::size_t i = 0; i < 2; ++i)
-        for (std::size_t h = 0; h < 4; ++h)
-            for (std::size_t d = 0; d < 8; ++d) some(0, i, h, d) = a(0, static_cast<std::size_t>(tokens[i]), h, d);
-    const auto part = rotated(some, problem, mask, Way::ahead, tokens);
-    for (std::size_t i = 0; i < 2; ++i)
-        for (std::size_t h = 0; h < 4; ++h)
-            for (std::size_t d = 0; d < 8; ++d)
-                BOOST_TEST(part(0, i, h, d) == whole(0, static_cast<std::size_t>(tokens[i]), h, d));
+    const auto part = rotated(take_tokens(a, tokens), problem, mask, Way::ahead, tokens);
+    BOOST_TEST((part == take_tokens(whole, tokens)));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

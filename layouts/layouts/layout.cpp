@@ -30,6 +30,13 @@ bool runs_are_disjoint(std::vector<Run> runs, std::int64_t tokens) {
 
 }  // namespace
 
+void append_run(std::vector<Run>& runs, const Run& run) {
+    if (!runs.empty() && runs.back().stride == 1 && runs.back().last() + 1 == run.first)
+        runs.back().count += run.count;
+    else
+        runs.push_back(run);
+}
+
 std::vector<Run> intersect_runs(std::span<const Run> runs, std::span<const Interval> intervals) {
     std::vector<Run> met;
     for (const auto& run : runs) {

@@ -27,6 +27,9 @@ constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
     return {run.at(begin), run.stride, end - begin};
 }
 
+/// Adds a run of stride 1, as part of the last run if that has stride 1 and ends there.
+void append_run(std::vector<Run>& runs, const Run& run);
+
 /// All positions of the runs, in their order. runs_of() is the reverse.
 std::vector<std::int64_t> positions_of(std::span<const Run> runs);
 

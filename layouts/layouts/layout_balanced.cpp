@@ -123,12 +123,7 @@ Layout balanced(const std::string& arguments, const Mask& mask, int ranks) {
         std::sort(load.chunks.begin(), load.chunks.end(),
                   [](const Chunk& a, const Chunk& b) { return a.index < b.index; });
         auto& runs = shards.emplace_back();
-        for (const auto& chunk : load.chunks) {
-            if (!runs.empty() && runs.back().last() + 1 == chunk.index * size)
-                runs.back().count += size;
-            else
-                runs.push_back({chunk.index * size, 1, size});
-        }
+        for (const auto& chunk : load.chunks) append_run(runs, {chunk.index * size, 1, size});
     }
     return {arguments.empty() ? "balanced" : "balanced:" + arguments, mask.tokens(), shards};
 }

@@ -117,12 +117,7 @@ KeyCounter::KeyCounter(std::span<const Run> runs) : runs_(runs.begin(), runs.end
     }
     std::sort(pieces.begin(), pieces.end(), [](const Run& a, const Run& b) { return a.first < b.first; });
     runs_.clear();
-    for (const auto& piece : pieces) {
-        if (!runs_.empty() && runs_.back().last() + 1 == piece.first)
-            runs_.back().count += piece.count;
-        else
-            runs_.push_back(piece);
-    }
+    for (const auto& piece : pieces) append_run(runs_, piece);
     contiguous_ = true;
     std::int64_t count = 0, area = 0, at = 0;
     for (const auto& run : runs_) {

@@ -1,5 +1,5 @@
 # What a program outside this tree needs to make layouts and schedules and to predict them: `cmake --install BUILD`, then
-# find_package(ringlab) and link ringlab::sim or ringlab::layouts. tests/package is such a program.
+# find_package(ringlab) and link ringlab::sim or ringlab::layouts. tests/package builds such a program.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 

@@ -42,10 +42,9 @@ void add_models(Options& options, Config& config) {
     add_clock(options, config.prediction);
     options
         .add("engine", &config.prediction.engine, "NAME",
-             "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same and share no "
-             "resource, with --compute-model rate. It takes seconds for 16384 ranks, but gives only when each rank "
-             "ends")
-        .one_of({"events", "symmetric"});
+             "events: messages and kernels share links, memory and SMs; unshared: each has them to itself, which with "
+             "--compute-model rate takes seconds for 16384 ranks that all do as much (zigzag, or a full mask)")
+        .one_of({"events", "unshared"});
     add_span_ranks(options, config.prediction);
     add_trace(options, config.trace);
     options
@@ -103,7 +102,7 @@ const Experiment experiment{
     "TFLOP/s per GPU,\n"
     "balance, and where the time goes. Two guesses that need no simulator stand beside each prediction. "
     "For thousands of\n"
-    "ranks use --compute-model rate, and for the largest rings --engine symmetric.",
+    "ranks use --compute-model rate, and for the largest rings --engine unshared.",
     "predict --preset llama-3.1-70b --ranks 8 64 --tokens-per-rank 8192 --machines h200_cluster --trace trace.json",
     add_options};
 
@@ -133,9 +132,7 @@ void add_percentiles(std::vector<std::string>& row, const std::vector<double>& s
 }
 
 /// Whether the bound of packed documents is predicted too.
-bool has_bound(const Config& config) {
-    return config.prediction.engine != "symmetric" && std::ranges::any_of(config.sweep.masks, packs_documents);
-}
+bool has_bound(const Config& config) { return std::ranges::any_of(config.sweep.masks, packs_documents); }
 
 constexpr const char* bound_text =
     "Of bound: the time that the packing's work takes if it is spread evenly over the ranks, no document is cut and\n"
@@ -210,13 +207,9 @@ private:
         std::vector<double> disturbed;
         if (config_.prediction.disturbs()) add_percentiles(row, disturbed = of("disturbed_makespan"));
         row.push_back(quotient(flop / which.ranks / 1e12, makespan, "{:.0f}"));
-        if (config_.prediction.engine == "symmetric") {
-            row.insert(row.end(), {"-", "-", "-"});
-        } else {
-            row.insert(row.end(), {fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
-                                   fmt::format("{:.4g}", of("naive_overlapped").front() * 1e3),
-                                   fmt::format("{:.4g}", of("naive_serial").front() * 1e3)});
-        }
+        row.insert(row.end(), {fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
+                               fmt::format("{:.4g}", of("naive_overlapped").front() * 1e3),
+                               fmt::format("{:.4g}", of("naive_serial").front() * 1e3)});
         row.push_back(memory_text(static_cast<std::int64_t>(record_.number(which.name(), "memory_predicted"))));
         if (has_bound(config_))
             row.push_back(

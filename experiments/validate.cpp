@@ -213,16 +213,13 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
         for (std::size_t machine = 0; machine < predictor.machines().size(); ++machine) {
             const auto figures = predictor.predict(run, which.name(), *plan.schedule(pass), machine);
             describe_errors(run, fmt::format("{}_{}", to_string(pass), figures.machine), measured.seconds,
-                            figures.seconds, figures.naive_overlapped.value_or(NAN),
-                            figures.naive_serial.value_or(NAN));
+                            figures.seconds, figures.naive_overlapped, figures.naive_serial);
             const auto column = [&](const char* what, double value, const char* description) {
                 run.attribute(fmt::format("{}_{}_{}", what, to_string(pass), figures.machine), value, "1", description);
             };
-            if (figures.balance)
-                column("balance_predicted", *figures.balance, "the busiest rank's compute over the mean");
-            column("error_compute", figures.compute.value_or(NAN) / busiest - 1,
-                   "of the predicted compute of the busiest rank");
-            column("error_balance", figures.balance.value_or(NAN) - balance_of(attends),
+            column("balance_predicted", figures.balance, "the busiest rank's compute over the mean");
+            column("error_compute", figures.compute / busiest - 1, "of the predicted compute of the busiest rank");
+            column("error_balance", figures.balance - balance_of(attends),
                    "predicted less measured: the busiest rank's compute over the mean");
         }
     }

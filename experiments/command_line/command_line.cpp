@@ -95,23 +95,10 @@ bool answered(const Requests& requests, const Experiment& experiment, const Opti
 
 /// Relations between options; each by itself was judged when it was read.
 void check(const Config& config) {
-    const auto& prediction = config.prediction;
     require(config.sweep.tokens.empty() || config.sweep.tokens_per_rank.empty(),
             "both --tokens and --tokens-per-rank are given; give one of them");
     require(!(config.output.resume && config.output.overwrite),
             "both --resume and --overwrite are given; give one of them");
-    require(prediction.engine == "events" ||
-                !(prediction.disturbs() || config.given.contains("replicas") || config.given.contains("placement")),
-            "--engine symmetric predicts one undisturbed ring; leave out --replicas, --placement and what "
-            "disturbs it");
-    require(
-        prediction.engine == "events" || std::ranges::all_of(config.sweep.queries, [](auto rows) { return rows == 0; }),
-        "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");
-    require(prediction.engine == "events" || config.trace.chakra.empty(),
-            "--chakra needs the time of every operation, which --engine {} does not give; take --engine events",
-            prediction.engine);
-    require(prediction.engine == "events" || prediction.compute_model == "rate",
-            "--engine symmetric works with --compute-model rate, not {}", prediction.compute_model);
 }
 
 /// Reads what was typed as texts.

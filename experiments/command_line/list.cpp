@@ -8,7 +8,7 @@
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/machine_file/machine_keys.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <fmt/format.h>
 

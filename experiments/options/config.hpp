@@ -93,7 +93,7 @@ struct TimingConfig {
 struct PredictionConfig {
     std::vector<std::string> machines;    ///< machine files, by name or path
     std::string compute_model = "tiles";  ///< or "rate", see sim::ComputeModel
-    std::string engine = "events";        ///< or "symmetric": the recurrence of sim::max_plus_symmetric()
+    std::string engine = "events";        ///< or "unshared": without sim::SimOptions::sharing
     std::string clock = "sustained";      ///< or "calibrated", see sim::Clock
     int threads = 0;                      ///< 0: one for each processor
     std::string slow_gpus, slow_links;    ///< "N" or "N:FACTOR", as they were typed; empty: none

@@ -252,7 +252,7 @@ private:
         std::set<const AdvisedMachine*> done;
         for (auto* one : with(Verdict::estimated))
             if (done.insert(one->machine).second)
-                advice_.operations += correct_by_recurrence(*one, plan_of(*one), config_.prediction.attend_clock());
+                advice_.operations += correct_by_all_ranks(*one, plan_of(*one), config_.prediction.attend_clock());
     }
 
     void bound_the_first() {

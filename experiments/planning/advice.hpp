@@ -48,7 +48,7 @@ struct Advised {
     enum class Method {
         none,
         events,      ///< all operations of all ranks, by the simulator
-        recurrence,  ///< one rank, corrected by the max-plus recurrence over all of them
+        unshared,    ///< one rank, corrected by all of them, which share nothing
         one_rank,    ///< some ranks, each as if all others did the same; links that others share are not seen
     };
 

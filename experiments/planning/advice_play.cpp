@@ -2,9 +2,8 @@
 
 #include "experiments/planning/candidates.hpp"
 #include "layouts/basics/require.hpp"
+#include "sim/play/fold.hpp"
 #include "sim/play/simulate.hpp"
-#include "sim/recurrence/max_plus.hpp"
-#include "sim/recurrence/one_rank.hpp"
 
 #include <algorithm>
 #include <set>
@@ -37,19 +36,6 @@ std::set<int> likely_slowest(const Advised& one, const Plan& plan) {
     std::set<int> some{0, ranks / 2, ranks - 1, busiest_rank(plan)};
     if (ranks > gpus) some.insert({gpus - 1, gpus});
     return some;
-}
-
-/// Whether two sampled ranks have the same numbers of pairs in their attends. The recurrence then counts pairs only
-/// once.
-bool alike(const Plan& plan) {
-    const auto pair_count = [&](int rank) {
-        std::multiset<std::int64_t> found;
-        auto ops = plan.forward->ops(rank);
-        while (const auto* op = ops.next())
-            if (op->kind == layouts::OpKind::attend) found.insert(op->pair_count);
-        return found;
-    };
-    return pair_count(0) == pair_count(plan.layout().ranks() / 2);
 }
 
 }  // namespace
@@ -105,26 +91,23 @@ sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::C
     return both;
 }
 
-std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock clock) {
-    constexpr std::int64_t most_operations = 3'000'000'000;  // some seconds
-    if (operations_of(plan) > most_operations || !alike(plan)) return 0;
+std::int64_t correct_by_all_ranks(Advised& one, const Plan& plan, sim::Clock clock) {
+    const auto& machine = one.machine->machine;
     sim::SimOptions options;
     options.compute = sim::ComputeModel::rate;
     options.clock = clock;
-    const auto alone = play_some_ranks(one, plan, options);
     options.sharing = false;
-    std::array<double, 2> ratio{};
-    try {
-        for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
-            const auto ends = sim::max_plus_symmetric(*plan.schedule(both_passes[pass]), one.machine->machine, options);
-            ratio[pass] = layouts::to_seconds(*std::ranges::max_element(ends)) / alone.seconds[pass];
-        }
-    } catch (const Error&) {
-        return alone.looked_at;  // ranks differ: the estimate stays as it is
-    }
-    one.forward_seconds *= ratio[0];
-    one.backward_seconds *= ratio[1];
-    one.method = Advised::Method::recurrence;
+    constexpr std::int64_t most_operations = 20'000'000;  // some seconds
+    const auto played = sim::ranks_played(*plan.forward, machine, options);
+    if (operations_of(plan) / one.which.ranks * played > most_operations) return 0;
+    const auto alone = play_some_ranks(one, plan, options);
+    const auto ratio = [&](std::size_t pass) {
+        return layouts::to_seconds(sim::simulate(*plan.schedule(both_passes[pass]), machine, options).makespan) /
+               alone.seconds[pass];
+    };
+    one.forward_seconds *= ratio(0);
+    one.backward_seconds *= ratio(1);
+    one.method = Advised::Method::unshared;
     return alone.looked_at;
 }
 

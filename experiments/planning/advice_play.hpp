@@ -23,10 +23,10 @@ Played play_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
 sim::Breakdown explain_by_some_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
 sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
 
-/// Corrects the estimate from one rank by the ratio of the recurrence over all ranks to that over one rank, both with
-/// the rate model. Leaves it as it is if ranks differ, or are too many for the recurrence. Returns how many operations
-/// it played besides those of the recurrence.
-std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock clock);
+/// Corrects the estimate from one rank by the ratio of a simulation of all ranks, which share nothing, to a play of one
+/// rank, both with the rate model. Leaves it as it is if too many ranks would have to be simulated. Returns how many
+/// operations it played besides those of the simulation.
+std::int64_t correct_by_all_ranks(Advised& one, const Plan& plan, sim::Clock clock);
 
 /// Estimated number of operations of all ranks in both passes, as if every rank has as many as the first, the middle or
 /// the last one, whichever has most.

@@ -120,8 +120,9 @@ std::string estimates_text(const Advice& advice, const Question& question) {
     }
     return fmt::format(
         "\nEstimates: {} may be among the first {}, but would take the simulator longer than {} s.\n{}\n"
-        "By one rank: a few ranks are played, each as if all did the same. By recurrence: that, set right by a\n"
-        "recurrence over all ranks. +-: where the simulator's time lay in 9 of 10 cases that had both; at the most it "
+        "By one rank: a few ranks are played, each as if all did the same. Unshared: that, set right by a\n"
+        "simulation of all ranks, which share nothing. +-: where the simulator's time lay in 9 of 10 cases that had "
+        "both; at the most it "
         "was\n"
         "{} to {} times the estimate.\n",
         estimated.size(), question.rows, question.config.advice.budget_seconds, table.text(), estimate_error.least,
@@ -264,7 +265,7 @@ void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem
     run.attribute("head_dim", problem.head_dim, "1", "size of a query or key");
     run.attribute("value_dim", problem.value_dim, "1", "size of a value");
     run.attribute("method", std::string(to_string(one.method)), "1",
-                  "events: simulated; recurrence: one rank, set right by all; one rank: as if all did the same");
+                  "events: simulated; unshared: one rank, set right by all; one rank: as if all did the same");
     const auto seconds = [&](const char* name, double value, const char* description) {
         run.attribute(name, one.method == Advised::Method::none ? NAN : value, "s", description);
     };

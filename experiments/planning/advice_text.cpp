@@ -40,7 +40,7 @@ const char* to_string(Advised::Method method) {
     switch (method) {
         case Advised::Method::none: return "none";
         case Advised::Method::events: return "events";
-        case Advised::Method::recurrence: return "recurrence";
+        case Advised::Method::unshared: return "unshared";
         case Advised::Method::one_rank: return "one rank";
     }
     return "?";

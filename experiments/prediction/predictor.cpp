@@ -8,7 +8,6 @@
 #include "experiments/study/describe.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/machine/topology.hpp"
-#include "sim/recurrence/max_plus.hpp"
 #include "sim/report/chrome_trace.hpp"
 
 #include <fmt/format.h>
@@ -61,14 +60,15 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
                             what, to_string(pass), machine));
         };
         const auto attends = median_attend_seconds(repeats, pass);
-        if (balance) add("balance", *balance, balance_of(attends));
-        if (compute) add("compute", *compute, *std::max_element(attends.begin(), attends.end()));
+        add("balance", balance, balance_of(attends));
+        add("compute", compute, *std::max_element(attends.begin(), attends.end()));
         add("seconds", seconds, median_pass_seconds(repeats, pass));
     }
 }
 
 Predictor::Predictor(const Config& config) : config_(config) {
     options_.compute = config.prediction.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
+    options_.sharing = config.prediction.engine == "events";
     options_.clock = config.prediction.attend_clock();
     for (const auto& name : config.prediction.machines) {
         files_.push_back(find_resource(name, "machines", ".toml"));
@@ -127,10 +127,8 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
                 run.attribute(fmt::format("{}_predicted_{}_{}", what, to_string(figures.pass), figures.machine), value,
                               unit, description);
             };
-            if (figures.balance)
-                column("balance", *figures.balance, "1", "largest over mean of the ranks' predicted compute_time");
-            if (figures.compute)
-                column("compute", *figures.compute, "s", "largest of the ranks' predicted compute_time");
+            column("balance", figures.balance, "1", "largest over mean of the ranks' predicted compute_time");
+            column("compute", figures.compute, "s", "largest of the ranks' predicted compute_time");
             column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
             if (plan.problem.rotary.rotates())
                 column("rotation",
@@ -190,26 +188,11 @@ void Predictor::keep_predicted(std::string name, const layouts::Schedule& schedu
         {std::move(name), std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
 }
 
-Predictor::Figures Predictor::predict_symmetric(RunWriter& run, const layouts::Schedule& schedule,
-                                                std::size_t machine) const {
-    const auto pass = schedule.options().pass;
-    const auto place = place_of(machine, pass);
-    auto options = options_;
-    options.sharing = false;
-    const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
-    const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
-    write_by_rank(run, place, "end_time", ends, end_time_description);
-    write_scalar(run, place, "makespan", last, "s", makespan_description);
-    return {names_[machine], pass, last, {}, {}, {}, {}};
-}
-
 Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
                                       std::size_t machine) {
     const auto pass = schedule.options().pass;
     const auto place = place_of(machine, pass);
     write_scalar(run, place, "flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
-    if (config_.prediction.engine == "symmetric") return predict_symmetric(run, schedule, machine);
-
     const bool keeps_trace = traces(run_name);
     auto options = options_;
     if (rings_side_by_side_) options.placement = gpu_placement(config_.execution, schedule.ranks());

@@ -64,8 +64,7 @@ public:
         std::string machine;
         layouts::Pass pass;
         double seconds;
-        std::optional<double> balance, compute;                  ///< not from the symmetric engine
-        std::optional<double> naive_overlapped, naive_serial{};  ///< likewise
+        double balance, compute, naive_overlapped, naive_serial;
         std::vector<double> disturbed{};                         ///< seconds of each repeat
     };
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
@@ -93,7 +92,6 @@ private:
                        const std::vector<layouts::Picoseconds>& times, const char* description) const;
     void write_totals(RunWriter& run, const std::vector<Dimension>& place, const sim::Prediction& predicted) const;
     void keep_predicted(std::string name, const layouts::Schedule& schedule, sim::Prediction& predicted);
-    Figures predict_symmetric(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine) const;
     std::vector<double> predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
                                           const sim::SimOptions& options) const;
 

@@ -9,6 +9,7 @@
 #include "reference/attention/blocked.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transport.hpp"
+#include "sim/play/fold.hpp"
 
 #include <fmt/format.h>
 
@@ -33,9 +34,9 @@ constexpr double operations_per_step = 9;
 // packed and the unpacked message, the timeline and the record.
 constexpr double copies_of_spans = 3;
 constexpr double program_bytes = 6e7;
-// Seconds of the simulator on one core of a laptop: for an operation with its share of events, for an operation in the
-// symmetric recurrence, and for a tile that is classified.
-constexpr double seconds_per_simulated = 0.6e-6, seconds_per_symmetric = 3e-9, seconds_per_tile = 3e-9;
+// Seconds of the simulator on one core of a laptop: for an operation with its share of events, and for a tile that is
+// classified.
+constexpr double seconds_per_simulated = 0.6e-6, seconds_per_tile = 3e-9;
 // The same if ranks fetch. Then more messages are under way at a time, and their rates are solved again at each event.
 // Measured with pull on a busy computer: 0.6 to 2.3 us with 64 to 512 ranks, 0.96 us with 1024. Operations that were
 // read ahead of a rank's host stay in memory: 20 to 21 bytes for each operation of both passes.
@@ -60,8 +61,7 @@ std::string bytes_text(double bytes) {
 
 double span_bytes(double operations) { return copies_of_spans * operations * sizeof(layouts::Span); }
 
-double simulated_seconds(const std::string& engine, double operations, bool fetches = false) {
-    if (engine == "symmetric") return operations * seconds_per_symmetric;
+double simulated_seconds(double operations, bool fetches = false) {
     return operations * (fetches ? seconds_per_fetching : seconds_per_simulated);
 }
 
@@ -174,16 +174,14 @@ void Forecast::require_ranks_to_execute() const {
 }
 
 void Forecast::require_ranks_to_predict() const {
+    if (config_.prediction.engine == "unshared") return;  // ranks that do as much are then simulated once
     for (const auto ranks : config_.sweep.ranks) {
-        const auto seconds = simulated_seconds(config_.prediction.engine,
-                                               operations_per_step * ranks * ranks * config_.execution.replicas);
+        const auto seconds = simulated_seconds(operations_per_step * ranks * ranks * config_.execution.replicas);
         require(seconds <= longest_wait,
-                "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}{}", ranks,
-                duration_text(seconds), std::floor(ranks * std::sqrt(10 * minute / seconds)),
-                duration_text(10 * minute),
-                config_.prediction.engine == "symmetric"
-                    ? ""
-                    : ", and with --engine symmetric --compute-model rate far more do");
+                "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}, and with --engine "
+                "unshared --compute-model rate far more do",
+                ranks, duration_text(seconds), std::floor(ranks * std::sqrt(10 * minute / seconds)),
+                duration_text(10 * minute));
     }
 }
 
@@ -285,10 +283,11 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
 void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads,
                              std::size_t count) {
     const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.execution.replicas;
-    const bool says_causes = config_.prediction.engine == "events" &&
-                             which.ranks * config_.execution.replicas <= config_.prediction.cause_ranks;
+    const bool says_causes = which.ranks * config_.execution.replicas <= config_.prediction.cause_ranks;
     const bool fetches = plan.forward->fetches();
-    const auto play = simulated_seconds(config_.prediction.engine, operations, fetches);
+    const bool folds = config_.prediction.engine == "unshared" && config_.prediction.compute_model == "rate" &&
+                       sim::OpSource(*plan.forward, which.ranks).attends_are_alike();
+    const auto play = simulated_seconds(folds ? operations / which.ranks : operations, fetches);
     double seconds = play * (says_causes ? 7 : 1);
     predicts_tiles_ = config_.prediction.compute_model == "tiles";
     if (predicts_tiles_) {
@@ -297,12 +296,11 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
         seconds += 2 * static_cast<double>(machines) * seconds_per_tile * rows * tokens / tile;
     }
     const bool spans =
-        config_.prediction.engine == "events" &&
-        (which.ranks * config_.execution.replicas <= config_.prediction.span_ranks || !config_.trace.file.empty());
-    const auto bytes = program_bytes + (spans ? span_bytes(operations) : 0) +
-                       (fetches && config_.prediction.engine == "events"
-                            ? bytes_per_fetching * operations / static_cast<double>(machines)  // one at a time
-                            : 0);
+        which.ranks * config_.execution.replicas <= config_.prediction.span_ranks || !config_.trace.file.empty();
+    const auto bytes =
+        program_bytes + (spans ? span_bytes(operations) : 0) +
+        (fetches && !folds ? bytes_per_fetching * operations / static_cast<double>(machines)  // one at a time
+                           : 0);
     // Runs are predicted in parallel, and so are the repeats of one run. A single simulation uses one thread.
     const auto at_once = std::min<double>(threads, processors()), runs = static_cast<double>(count);
     const auto repeats = play * (config_.prediction.disturbs() ? config_.execution.repeats : 0);

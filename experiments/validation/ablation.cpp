@@ -6,7 +6,7 @@
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
 #include "sim/play/simulate.hpp"
-#include "sim/terms/terms.hpp"
+#include "sim/machine/terms.hpp"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,8 @@
 #include "sim/cost/cost.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "sim/cost/fused_launch.hpp"
-#include "sim/cost/key_launch.hpp"
-#include "sim/cost/split_kv.hpp"
-#include "sim/terms/messages.hpp"
-#include "sim/terms/pass.hpp"
+#include "sim/machine/terms.hpp"
+#include "sim/tiles/fused_launch.hpp"
 #include "sim/tiles/kernels.hpp"
 
 #include <algorithm>

@@ -3,32 +3,13 @@
 #include "layouts/basics/require.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 namespace ringlab::sim {
 
 void Engine::reserve(std::size_t activities, std::size_t resources) {
     queue_.reserve(timers_ + places_ + activities);
     states_.reserve(places_ + activities);
-    uses_.reserve((places_ + activities) * uses_per_activity_);
-    resources_.reserve(resources);
-}
-
-ResourceId Engine::add_resource(double capacity) {
-    resources_.push_back({});
-    const auto id = static_cast<ResourceId>(resources_.size() - 1);
-    set_capacity(id, capacity);
-    return id;
-}
-
-void Engine::set_capacity(ResourceId resource, double capacity) {
-    require(capacity >= 0 && capacity < 9e18, "a resource has capacity {}; it must be finite and not negative",
-            capacity);
-    // Converted to float, as demands are: a demand of the whole capacity then fits exactly.
-    resources_[resource].capacity = static_cast<float>(capacity);
-    may_be_short_ |= resources_[resource].short_of_capacity();
-    touch(resource);
+    sharing_.reserve(places_ + activities, resources);
 }
 
 ActivityId Engine::take_place(ActivityId wanted) {
@@ -37,7 +18,6 @@ ActivityId Engine::take_place(ActivityId wanted) {
         require(states_.size() < EventQueue::most_ids - timers_, "more than {} activities at a time",
                 EventQueue::most_ids - timers_);
         states_.emplace_back();
-        uses_.resize(states_.size() * uses_per_activity_);
         return static_cast<ActivityId>(states_.size() - 1);
     }
     const auto id = free_.back();
@@ -45,34 +25,17 @@ ActivityId Engine::take_place(ActivityId wanted) {
     return id;
 }
 
-void Engine::widen_uses(std::size_t demands) {
-    HugeVector<Use> wider(states_.size() * demands);
-    for (std::size_t id = 0; id < states_.size(); ++id)
-        std::copy_n(&uses_[id * uses_per_activity_], uses_per_activity_, &wider[id * demands]);
-    uses_ = std::move(wider);
-    uses_per_activity_ = demands;
-}
-
 ActivityId Engine::start(const Activity& activity) {
-    if (activity.demands.size() > uses_per_activity_) widen_uses(activity.demands.size());
     const auto id = take_place(activity.place);
-    auto& state = states_[id];
-    state.remaining = static_cast<double>(activity.duration);
-    state.updated = activity.duration;  // `updated` holds the duration until it begins
-    state.tag = activity.tag;
-    state.uses = static_cast<std::uint8_t>(activity.demands.size());
-    state.priority = activity.priority;
-    state.slows_transfers = activity.slows_transfers;
-    state.place = nowhere;
-    state.limit = none;
-    state.runs = true;
-    state.ends_later = false;
-    state.weight = static_cast<float>(activity.weight);
-    state.speed_beside_attend = static_cast<float>(activity.speed_beside_attend);
-    for (auto* use = uses(id).data(); const auto& demand : activity.demands) {
-        use->amount = static_cast<float>(demand.amount);
-        use++->resource = demand.resource;
-    }
+    sharing_.describe(id, {activity.demands, activity.priority, activity.weight, activity.speed_beside_attend,
+                           activity.slows_transfers});
+    states_[id] = {.remaining = static_cast<double>(activity.duration),
+                   .updated = activity.duration,  // `updated` holds the duration until it begins
+                   .number = 0,
+                   .speed = 0,
+                   .tag = activity.tag,
+                   .runs = true,
+                   .ends_later = false};
     activity.delay > 0 ? wait(id, activity.delay) : begin(id);
     return id;
 }
@@ -103,14 +66,29 @@ Engine::Line* Engine::first_line() {
 
 void Engine::begin(ActivityId id) {
     auto& state = states_[id];
-    if (state.uses == 0) {
+    if (!sharing_.demands_something(id)) {
         queue_.set(id + timers_, layouts::checked_sum(now_, state.updated));
         return;
     }
     state.updated = now_;
-    state.speed = state.bound = 0;
-    link(id);
-    unset_speeds_.push_back(id);
+    sharing_.begin(id);
+}
+
+void Engine::solve() {
+    for (const auto& [id, speed] : sharing_.solve()) set_speed(id, speed);
+}
+
+void Engine::set_speed(ActivityId id, float speed) {
+    auto& state = states_[id];
+    state.remaining = std::max(0.0, state.remaining - static_cast<double>(now_ - state.updated) * state.speed);
+    state.updated = now_;
+    state.speed = speed;
+    const auto end = end_of(state);
+    state.ends_later = queue_.leaves_by(id + timers_, end);
+    if (state.ends_later)
+        state.number = queue_.take_number();
+    else
+        queue_.set(id + timers_, end);
 }
 
 // Speeds change more often than activities end. An activity that becomes slower keeps its place in the queue, and is
@@ -138,7 +116,7 @@ bool Engine::next(std::uint32_t& tag) {
         auto* line = first_line();
         const auto begins = line ? line->at(line->first).begin : EventQueue::EventOrder{never, ~std::uint64_t{0}};
         auto ends = first_valid_end();
-        if (!solved() && begins.time > now_ && ends.time > now_) {
+        if (!sharing_.is_solved() && begins.time > now_ && ends.time > now_) {
             solve();
             ends = first_valid_end();
         }
@@ -165,100 +143,11 @@ bool Engine::next(std::uint32_t& tag) {
     }
     const auto id = event.id - timers_;
     auto& state = states_[id];
-    if (state.uses > 0) unlink(id);
+    if (sharing_.demands_something(id)) sharing_.end(id);
     state.runs = false;
     if (id >= places_) free_.push_back(id);
     tag = state.tag;
     return true;
-}
-
-void Engine::touch(ResourceId resource) {
-    if (resources_[resource].dirty) return;
-    resources_[resource].dirty = true;
-    dirty_.push_back(resource);
-}
-
-void Engine::link(ActivityId id) {
-    const auto& state = states_[id];
-    slowable_transfers_ += state.speed_beside_attend < 1;
-    transfers_ += state.priority == Priority::transfer;
-    for (Link self = id << link_bits; auto& use : uses(id)) {
-        auto& resource = resources_[use.resource];
-        auto& head = resource.users[static_cast<std::size_t>(state.priority)];
-        use.previous = none;
-        use.next = head;
-        if (head != none) use_of(head).previous = self;
-        head = self++;
-        if (state.slows_transfers) {
-            require(++resource.slowing_users != 0, "more than 4095 attends use one resource at a time");
-            resource.slowing_users_changed = true;
-        }
-        if (state.speed_beside_attend < 1)
-            require(++resource.slowable_users != 0, "more than 65535 messages use one resource at a time");
-        touch(use.resource);
-    }
-}
-
-void Engine::unlink(ActivityId id) {
-    const auto& state = states_[id];
-    slowable_transfers_ -= state.speed_beside_attend < 1;
-    transfers_ -= state.priority == Priority::transfer;
-    for (auto& use : uses(id)) {
-        auto& resource = resources_[use.resource];
-        if (state.priority == Priority::transfer) {
-            resource.demand -= whole(double(state.bound) * use.amount);
-            resource.used -= whole(double(state.speed) * use.amount);
-        }
-        (use.previous == none ? resource.users[static_cast<std::size_t>(state.priority)] : use_of(use.previous).next) =
-            use.next;
-        if (use.next != none) use_of(use.next).previous = use.previous;
-        if (state.slows_transfers) {
-            --resource.slowing_users;
-            resource.slowing_users_changed = true;
-        }
-        if (state.speed_beside_attend < 1) --resource.slowable_users;
-        touch(use.resource);
-    }
-}
-
-float Engine::bound_of(ActivityId id) {
-    const auto& state = states_[id];
-    if (state.speed_beside_attend < 1)
-        for (const auto& use : uses(id))
-            if (resources_[use.resource].slowing_users > 0) return state.speed_beside_attend;
-    return 1;
-}
-
-void Engine::set_bound(ActivityId id, float bound) {
-    auto& state = states_[id];
-    if (state.priority == Priority::transfer)
-        for (auto& use : uses(id)) {
-            auto& resource = resources_[use.resource];
-            resource.demand += whole(double(bound) * use.amount) - whole(double(state.bound) * use.amount);
-            may_be_short_ |= resource.short_of_capacity();
-        }
-    state.bound = bound;
-}
-
-void Engine::set_speed(ActivityId id, float speed) {
-    auto& state = states_[id];
-    // An activity that has just begun has speed 0 and is not in the queue yet.
-    if (speed == state.speed && (speed > 0 || state.updated != now_)) return;
-    if (state.priority == Priority::transfer && speed != state.speed)
-        for (auto& use : uses(id)) {
-            auto& resource = resources_[use.resource];
-            resource.used += whole(double(speed) * use.amount) - whole(double(state.speed) * use.amount);
-            if (resource.users[static_cast<std::size_t>(Priority::compute)] != none) touch(use.resource);
-        }
-    state.remaining = std::max(0.0, state.remaining - static_cast<double>(now_ - state.updated) * state.speed);
-    state.updated = now_;
-    state.speed = speed;
-    const auto end = end_of(state);
-    state.ends_later = queue_.leaves_by(id + timers_, end);
-    if (state.ends_later)
-        state.number = queue_.take_number();
-    else
-        queue_.set(id + timers_, end);
 }
 
 }  // namespace ringlab::sim

@@ -254,4 +254,25 @@ std::string machine_text(const Machine& machine, const std::map<std::string, std
 /// load_machine() from the text of a file; `name` stands for the file in error messages.
 Machine parse_machine(std::string_view text, std::string_view name);
 
+/// How tile prices and `teraflops` of a cost contradict each other, for example "618.2 TFLOP/s by full_tile_us, 300 by
+/// teraflops". Empty if they differ by at most 20 %, if one of them is missing, and for tiles of one row, whose time is
+/// that of memory.
+std::string contradiction_of_rates(const AttentionCost& cost, layouts::Pass pass, double sms);
+
+/// Computes tile prices for costs that have only a rate: a tile, full or partial, takes its FLOP at `teraflops`. Adds
+/// notes to the machine on which these are, and where prices and rates contradict each other.
+void complete_tile_prices(Machine& machine);
+
+/// One key of a machine file, for people. Kernels other than the main one have the section [kernels.NAME].
+struct MachineKey {
+    std::string name;      ///< with its section: "attention.forward.launch_us"
+    std::string unit;      ///< "us", "GB/s"; of a text its values
+    std::string range;     ///< values that the reader accepts
+    std::string term;      ///< what uses it: a row of the tables in sim/README.md. Empty: it is no part of a time
+    std::string left_out;  ///< "required", the rule by which it is derived, or the optional section that it belongs to
+};
+
+/// All keys, in the order of a written file.
+std::vector<MachineKey> machine_keys();
+
 }  // namespace ringlab::sim

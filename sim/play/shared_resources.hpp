@@ -2,7 +2,7 @@
 
 #include "sim/cost/cost.hpp"
 #include "sim/engine/engine.hpp"
-#include "sim/speed/fold.hpp"
+#include "sim/play/fold.hpp"
 
 #include <array>
 #include <vector>
@@ -15,7 +15,7 @@ class SharedResources {
 public:
     /// What one operation demands of resources.
     struct Demands {
-        std::array<Demand, Engine::most_demands> all;
+        std::array<Demand, Sharing::most_demands> all;
         std::size_t count = 0;
 
         void add(ResourceId resource, double amount) {

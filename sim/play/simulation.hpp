@@ -1,18 +1,17 @@
 #pragma once
 
-#include "sim/cost/key_launch.hpp"
 #include "sim/cost/messages.hpp"
+#include "sim/engine/huge_pages.hpp"
+#include "sim/play/fold.hpp"
+#include "sim/play/issued_walk.hpp"
 #include "sim/play/shared_resources.hpp"
 #include "sim/play/simulate.hpp"
 #include "sim/play/sm_admission.hpp"
-#include "sim/play/trace.hpp"
-#include "sim/ranks/issued_walk.hpp"
-#include "sim/speed/fold.hpp"
-#include "sim/speed/huge_pages.hpp"
-#include "sim/speed/op_source.hpp"
+#include "sim/tiles/fused_launch.hpp"
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace ringlab::sim {
 
@@ -21,6 +20,48 @@ using layouts::RankTotals;
 /// simulate() with tile times that may be shared by several plays, one after another, of the same schedule and machine.
 Prediction simulate(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                     const std::shared_ptr<TileModel>& tiles);
+
+/// Spans and host issue times of a traced prediction. Operations are counted by rank.
+class Trace {
+public:
+    Trace(std::size_t ranks, int query_heads) : query_heads_(query_heads), spans_(ranks), issued_(ranks) {}
+
+    /// Adds the next operation of rank `id`. Its ring begins at rank `first_rank`.
+    void read(int id, int first_rank, const layouts::Op& op, layouts::Interval issued) {
+        auto& spans = spans_[static_cast<std::size_t>(id)];
+        auto& span =
+            spans.emplace_back(layouts::span_of(id, static_cast<layouts::OpIndex>(spans.size()), op, query_heads_));
+        if (op.peer >= 0) span.peer += first_rank;
+        issued_[static_cast<std::size_t>(id)].push_back(issued);
+    }
+
+    void post(int id, std::size_t op, Picoseconds now) {
+        auto& span = spans_[static_cast<std::size_t>(id)][op];
+        if (span.busy == 0) span.posted = now;
+    }
+
+    /// An operation has ended, or a part of it if it stood still in between.
+    void end(int id, std::size_t op, Picoseconds began, Picoseconds now) {
+        auto& span = spans_[static_cast<std::size_t>(id)][op];
+        if (span.busy == 0) span.begin = began;
+        span.end = now;
+        span.busy += now - began;
+    }
+
+    /// Appends all spans to the prediction, rank by rank.
+    void give(Prediction& prediction) const {
+        for (std::size_t rank = 0; rank < spans_.size(); ++rank) {
+            auto& spans = prediction.timeline.spans;
+            spans.insert(spans.end(), spans_[rank].begin(), spans_[rank].end());
+            prediction.host_issue.insert(prediction.host_issue.end(), issued_[rank].begin(), issued_[rank].end());
+        }
+    }
+
+private:
+    int query_heads_;
+    std::vector<std::vector<layouts::Span>> spans_;
+    std::vector<std::vector<layouts::Interval>> issued_;
+};
 
 /// One play of a schedule on a machine: a walk in which an event engine says what ends next.
 class Simulation : public IssuedWalk<Simulation> {

@@ -19,7 +19,7 @@ struct Breakdown {
     std::array<Picoseconds, causes.size()> saved{};
 
     /// How the rank that ends last spends the pass; with launches() the three add up to `pass`.
-    layouts::TimeOfRank last;
+    layouts::TimeOfRank last{};
 
     // These two lie within `last.computing`.
     Picoseconds tail = 0;       ///< same rank: time of its attends, minus that of their tiles spread evenly over all

@@ -1,7 +1,7 @@
 // Launches whose work tiles are tiles of keys: list scheduling in the kernel's order. See TileModel.
 
 #include "layouts/tiling/launch_order.hpp"
-#include "sim/terms/terms.hpp"
+#include "sim/machine/terms.hpp"
 #include "sim/tiles/tile_model.hpp"
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include "sim/tiles/tile_model.hpp"
 
 #include "layouts/tiling/launch_order.hpp"
-#include "sim/terms/terms.hpp"
+#include "sim/machine/terms.hpp"
 #include "sim/tiles/kernels.hpp"
 
 #include <algorithm>

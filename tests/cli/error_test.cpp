@@ -67,10 +67,6 @@ const std::vector<Mistake> mistakes{
     {gradients, with("--backend", "abacus"), {"'abacus'", "cpu"}},
     {gradients, with("--tokens-per-rank", "16"), {"--tokens", "--tokens-per-rank"}},
     {gradients, small + Words{"--resume", "--overwrite"}, {"--resume", "--overwrite"}},
-    {predict,
-     {"--queries", "1", "--engine", "symmetric", "--compute-model", "rate", "--ranks", "4", "--tokens", "4096"},
-     {"query row", "symmetric"}},
-    {predict, {"--engine", "symmetric", "--compute-model", "rate", "--slow-gpus", "1"}, {"symmetric", "undisturbed"}},
     {validate, {"--backend", "cpu", "--transports", "copy"}, {"--transports copy", "cpu", "threads"}},
     {validate, {"--transports", "threads"}, {"--transports threads", "cuda", "copy, nccl"}},
     {validate, {"--measured", "missing.h5", "--layouts", "zigzag"}, {"--measured", "--layouts"}},
@@ -267,7 +263,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_time_that_no_timeline_holds_is_an_error) {
     const auto longest = words_of(
         "--ranks 16 --tokens-per-rank 128Mi --heads 128:8 --compute-model rate --layouts striped --machines "
         "h200_cluster -o r.h5");
-    for (const auto* engine : {"events", "symmetric"}) {
+    for (const auto* engine : {"events", "unshared"}) {
         const Folder folder;
         check_refusal(predict, run(folder, predict, longest + Words{"--engine", engine}), {"106 days", "fewer tokens"});
     }

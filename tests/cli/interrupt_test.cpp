@@ -90,7 +90,7 @@ const std::vector<TooMuch> too_much{
     {predict,
      {"--ranks", "1048576", "--tokens-per-rank", "2", "--layouts", "contiguous", "--compute-model", "rate",
       "--machines", "ideal"},
-     {"--ranks 1048576", "days", "--engine symmetric"}},
+     {"--ranks 1048576", "days", "--engine unshared"}},
 };
 
 BOOST_DATA_TEST_CASE(what_cannot_be_done_here_is_refused_with_what_would_fit, boost::unit_test::data::make(too_much)) {

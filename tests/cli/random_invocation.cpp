@@ -41,7 +41,7 @@ const auto mask_specs = parts_of(
 const auto words = parts_of(
     "normal|real|outlier|sink|offset|ring|pull|all-gather|all-gather:2|all-gather:0|all-gather:1000000000|fp64|fp32|"
     "bf16|fp16|fp8|carry|partials|running|strided|consecutive|threads|mpi|loopback|cpu|cuda|ideal|h200_cluster|"
-    "h200_nvswitch_nccl|fuzz.toml|fuzz.cfg|fuzz.h5|fuzz.txt|tiles|rate|events|symmetric|llama-3.1-8b|4:2|8:8|4:3|1:1|"
+    "h200_nvswitch_nccl|fuzz.toml|fuzz.cfg|fuzz.h5|fuzz.txt|tiles|rate|events|unshared|llama-3.1-8b|4:2|8:8|4:3|1:1|"
     "1000000:1000000|:|4:|0-1|5-2|0-9223372036854775807|%s%n|{}|\xff\xfe|a\nb|/|.|/dev/null|/proc/self/mem");
 
 /// What such an option names is written, so that a fuzz must not draw names of which one may be a device.
@@ -83,7 +83,7 @@ std::string value_for(Random& random, const std::string& option) {
         {"--arithmetic", {"fp64", "fp32", "bf16", "fp16", "fp8"}},
         {"--machines", {"ideal", "h200_cluster", "h200_nvswitch_nccl", "fuzz.toml", "abacus"}},
         {"--compute-model", {"tiles", "rate", "guess"}},
-        {"--engine", {"events", "symmetric"}},
+        {"--engine", {"events", "unshared"}},
         {"--policies", {"carry", "gradients", "partials", "running", "hope"}},
         {"--preset", {"llama-3.1-8b", "deepseek-v3", "fuzz.cfg", "fuzz.cfg", "gpt-9", "."}},
         {"--judge-limit", {"none", "1", "63", "0", "-1"}},

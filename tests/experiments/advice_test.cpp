@@ -8,7 +8,6 @@
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/candidates.hpp"
 #include "sim/play/simulate.hpp"
-#include "sim/recurrence/one_rank.hpp"
 #include "tests/registered.hpp"
 #include "tests/thinning.hpp"
 
@@ -488,13 +487,13 @@ BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
     BOOST_TEST(estimated.front()->causes.has_value());
 }
 
-BOOST_AUTO_TEST_CASE(large_rings_are_set_right_by_the_recurrence) {
+BOOST_AUTO_TEST_CASE(large_rings_are_set_right_by_all_their_ranks) {
     auto config = question_config("causal", 1024 * 2048, 1024);
     config.sweep.layouts = {"zigzag"};
     config.sweep.schedules = {"ring"};
     config.sweep.ranks = {1024};
     const auto advice = advice_for(config, {advised_machine("h200_cluster")});
-    BOOST_TEST((advice.all.front().method == Advised::Method::recurrence));
+    BOOST_TEST((advice.all.front().method == Advised::Method::unshared));
 }
 
 BOOST_AUTO_TEST_CASE(an_uncertainty_is_of_rings_that_were_scored_on_the_same_file_at_the_same_clock) {

@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 
@@ -11,20 +12,19 @@ BOOST_AUTO_TEST_SUITE(additions)
 BOOST_AUTO_TEST_CASE(dropout_takes_its_time_for_every_tile) {
     for (const auto model : {ComputeModel::tiles, ComputeModel::rate})
         for (const std::int64_t head_dim : {64, 128}) {
-            ringlab::layouts::Problem problem{.batch = 2,
-                                              .tokens = 256,
-                                              .query_heads = 4,
-                                              .kv_heads = 2,
-                                              .head_dim = head_dim,
-                                              .value_dim = head_dim};
+            layouts::Problem problem{.batch = 2,
+                                     .tokens = 256,
+                                     .query_heads = 4,
+                                     .kv_heads = 2,
+                                     .head_dim = head_dim,
+                                     .value_dim = head_dim};
             Machine machine;
             SimOptions options;
             options.compute = model;
             const auto predicted = [&] {
-                return simulate(
-                    *ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", 256),
-                                                     ringlab::layouts::make_layout("contiguous", 256, 1), {}),
-                    machine, options);
+                return simulate(*layouts::make_schedule(problem, layouts::make_mask("full", 256),
+                                                        layouts::make_layout("contiguous", 256, 1), {}),
+                                machine, options);
             };
             const auto unknown = [&] {
                 return std::ranges::any_of(predicted().notes, [](const auto& note) {
@@ -48,26 +48,21 @@ BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
     machine.accumulate_launch_seconds = 3e-6;
     machine.add_memory_ratio = 3;  // reads two, writes one
     machine.memory_bytes_per_second = 1e12;
-    ringlab::layouts::Problem problem{.batch = 2, .tokens = 4096, .query_heads = 8, .kv_heads = 2, .head_dim = 64};
-    const auto seconds = [&](ringlab::layouts::Pass pass) {
-        const auto schedule =
-            ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("causal", 4096),
-                                            ringlab::layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
-        return ringlab::sim::rotation_seconds(*schedule, machine, 1024);
+    layouts::Problem problem{.batch = 2, .tokens = 4096, .query_heads = 8, .kv_heads = 2, .head_dim = 64};
+    const auto seconds = [&](layouts::Pass pass) {
+        const auto schedule = layouts::make_schedule(problem, layouts::make_mask("causal", 4096),
+                                                     layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
+        return sim::rotation_seconds(*schedule, machine, 1024);
     };
-    BOOST_TEST(seconds(ringlab::layouts::Pass::forward) == 0);
+    BOOST_TEST(seconds(layouts::Pass::forward) == 0);
     problem.rotary.base = 10000;
     const double numbers = 2 * 1024 * (8 + 2) * 64;
-    BOOST_TEST(seconds(ringlab::layouts::Pass::forward) == 6e-6 + 2 * 2 * numbers / 1e12,
-               boost::test_tools::tolerance(1e-12));
-    BOOST_TEST(seconds(ringlab::layouts::Pass::backward) == 6e-6 + 2 * 4 * numbers / 1e12,
-               boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(seconds(layouts::Pass::forward) == 6e-6 + 2 * 2 * numbers / 1e12, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(seconds(layouts::Pass::backward) == 6e-6 + 2 * 4 * numbers / 1e12, boost::test_tools::tolerance(1e-12));
     machine.rotate_memory_ratio = 8;  // calibrated
     machine.rotate_back_memory_ratio = 3;
-    BOOST_TEST(seconds(ringlab::layouts::Pass::forward) == 6e-6 + 8 * 2 * numbers / 1e12,
-               boost::test_tools::tolerance(1e-12));
-    BOOST_TEST(seconds(ringlab::layouts::Pass::backward) == 6e-6 + 3 * 4 * numbers / 1e12,
-               boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(seconds(layouts::Pass::forward) == 6e-6 + 8 * 2 * numbers / 1e12, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(seconds(layouts::Pass::backward) == 6e-6 + 3 * 4 * numbers / 1e12, boost::test_tools::tolerance(1e-12));
 }
 
 BOOST_AUTO_TEST_CASE(a_latent_is_expanded_and_compressed_at_the_rate_of_matrix_products) {
@@ -75,40 +70,36 @@ BOOST_AUTO_TEST_CASE(a_latent_is_expanded_and_compressed_at_the_rate_of_matrix_p
     machine.accumulate_launch_seconds = 3e-6;
     machine.memory_bytes_per_second = 1e12;
     machine.matrix_product_flops = 1e14;
-    const ringlab::layouts::Problem problem{.batch = 2,
-                                            .tokens = 4096,
-                                            .query_heads = 8,
-                                            .kv_heads = 8,
-                                            .head_dim = 192,
-                                            .value_dim = 128,
-                                            .latent = {.rank = 512, .shared = 64}};
-    const auto seconds_of = [&](ringlab::layouts::Pass pass, ringlab::layouts::OpKind kind) {
-        const auto schedule =
-            ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("causal", 4096),
-                                            ringlab::layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
+    const layouts::Problem problem{.batch = 2,
+                                   .tokens = 4096,
+                                   .query_heads = 8,
+                                   .kv_heads = 8,
+                                   .head_dim = 192,
+                                   .value_dim = 128,
+                                   .latent = {.rank = 512, .shared = 64}};
+    const auto seconds_of = [&](layouts::Pass pass, layouts::OpKind kind) {
+        const auto schedule = layouts::make_schedule(problem, layouts::make_mask("causal", 4096),
+                                                     layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
         const SimOptions options;
         CostModel cost(*schedule, machine, options);
         auto ops = schedule->ops(1);
         while (const auto* op = ops.next())
-            if (op->kind == kind) return ringlab::layouts::to_seconds(cost.compute(*op, 1));
+            if (op->kind == kind) return layouts::to_seconds(cost.compute(*op, 1));
         return -1.0;
     };
-    using enum ringlab::layouts::OpKind;
+    using enum layouts::OpKind;
     const double numbers = 2 * 1024 * 8 * (128 + 128), product = 2 * numbers * 512 / 1e14;
     const auto near = boost::test_tools::tolerance(1e-6);
-    BOOST_TEST(seconds_of(ringlab::layouts::Pass::forward, expand) == 9e-6 + product, near);
+    BOOST_TEST(seconds_of(layouts::Pass::forward, expand) == 9e-6 + product, near);
     const double dkv = 2 * 1024 * 8 * (192 + 128) * 4;
-    BOOST_TEST(
-        seconds_of(ringlab::layouts::Pass::backward, compress) == 9e-6 + (dkv + 2 * numbers) / 1e12 + 2 * product,
-        near);
+    BOOST_TEST(seconds_of(layouts::Pass::backward, compress) == 9e-6 + (dkv + 2 * numbers) / 1e12 + 2 * product, near);
     // Products so fast that writing K and V is what takes the time.
     machine.matrix_product_flops = 1e18;
-    BOOST_TEST(seconds_of(ringlab::layouts::Pass::forward, expand) == 9e-6 + 2 * 1024 * 8 * (192 + 128) * 2 / 1e12,
-               near);
+    BOOST_TEST(seconds_of(layouts::Pass::forward, expand) == 9e-6 + 2 * 1024 * 8 * (192 + 128) * 2 / 1e12, near);
     // A file that does not say: as forward attends.
     machine.matrix_product_flops = 0;
     machine.forward.flops = 1e14;
-    BOOST_TEST(seconds_of(ringlab::layouts::Pass::forward, expand) == 9e-6 + product, near);
+    BOOST_TEST(seconds_of(layouts::Pass::forward, expand) == 9e-6 + product, near);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

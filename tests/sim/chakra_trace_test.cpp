@@ -12,6 +12,7 @@
 #include <set>
 #include <tuple>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Lane;
@@ -197,7 +198,7 @@ void require_dependencies(const Schedule& schedule, int rank, const std::vector<
         BOOST_REQUIRE(by_op.contains(index));
         for (const auto other : by_op[index]->after)
             if (op_of.contains(other)) found.insert(op_of[other]);
-        BOOST_TEST((found == expected), ringlab::layouts::describe(rank, index, *op));
+        BOOST_TEST((found == expected), layouts::describe(rank, index, *op));
     }
     BOOST_TEST(by_op.size() == static_cast<std::size_t>(index));
 }
@@ -244,7 +245,7 @@ void require_true_to_schedule(const Schedule& schedule, const Machine& machine, 
 }
 
 std::vector<std::string> schedules_of_traces() {
-    return ringlab::tests::schedules_for({.query_heads = 8, .kv_heads = 4}, {3, 4});
+    return tests::schedules_for({.query_heads = 8, .kv_heads = 4}, {3, 4});
 }
 
 }  // namespace
@@ -252,10 +253,10 @@ std::vector<std::string> schedules_of_traces() {
 BOOST_AUTO_TEST_SUITE(chakra_trace)
 
 BOOST_DATA_TEST_CASE(messages_dependencies_sums_and_time_with_free_links_are_those_of_the_schedule,
-                     ringlab::tests::Names(schedules_of_traces), algorithm) {
+                     tests::Names(schedules_of_traces), algorithm) {
     const auto calibrated = shipped_machine("h200_cluster");
     const auto kernels = shipped_machine("4xh200_calibrated_nccl");
-    ringlab::tests::Combinations combinations;
+    tests::Combinations combinations;
     for (const auto pass : {Pass::forward, Pass::backward})
         for (const auto* mask : {"causal", "window:40,0"})
             for (const int ranks : {3, 4}) {
@@ -269,7 +270,7 @@ BOOST_DATA_TEST_CASE(messages_dependencies_sums_and_time_with_free_links_are_tho
                 std::unique_ptr<Schedule> schedule;
                 try {
                     schedule = scenario.schedule();
-                } catch (const ringlab::Error&) {
+                } catch (const Error&) {
                 }
                 if (!combinations.take(schedule != nullptr)) continue;
                 BOOST_TEST_CONTEXT(scenario.describe()) {
@@ -282,17 +283,17 @@ BOOST_DATA_TEST_CASE(messages_dependencies_sums_and_time_with_free_links_are_tho
 }
 
 BOOST_AUTO_TEST_CASE(keys_that_are_made_of_a_latent_are_in_the_traces) {
-    const ringlab::layouts::Problem problem{.tokens = 128,
-                                            .query_heads = 8,
-                                            .kv_heads = 8,
-                                            .head_dim = 192,
-                                            .value_dim = 128,
-                                            .latent = {.rank = 512, .shared = 64}};
+    const layouts::Problem problem{.tokens = 128,
+                                   .query_heads = 8,
+                                   .kv_heads = 8,
+                                   .head_dim = 192,
+                                   .value_dim = 128,
+                                   .latent = {.rank = 512, .shared = 64}};
     for (const auto pass : {Pass::forward, Pass::backward})
         for (const auto* algorithm : {"ring", "expanded:ring"}) {
-            const auto schedule = ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("causal", 128),
-                                                                  ringlab::layouts::make_layout("zigzag", 128, 4),
-                                                                  {.schedule = algorithm, .pass = pass});
+            const auto schedule =
+                layouts::make_schedule(problem, layouts::make_mask("causal", 128),
+                                       layouts::make_layout("zigzag", 128, 4), {.schedule = algorithm, .pass = pass});
             require_true_to_schedule(*schedule, busy_machine(), {});
         }
 }

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 
@@ -49,13 +50,12 @@ void require_no_overlap(const nlohmann::json& events) {
 BOOST_AUTO_TEST_SUITE(chrome_trace)
 
 BOOST_AUTO_TEST_CASE(every_span_is_a_slice_and_every_hop_an_arrow_without_overlap) {
-    for (const auto pass : {ringlab::layouts::Pass::forward, ringlab::layouts::Pass::backward})
+    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
         for (const auto* algorithm : {"ring", "all-gather:2", "pull"}) {
             const auto prediction = traced({.ranks = 4, .algorithm = algorithm, .pass = pass});
             const auto events = written({{"predicted", &prediction.timeline, prediction.host_issue}});
             std::size_t receives = 0;
-            for (const auto& span : prediction.timeline.spans)
-                receives += span.kind == ringlab::layouts::OpKind::receive;
+            for (const auto& span : prediction.timeline.spans) receives += span.kind == layouts::OpKind::receive;
             std::size_t issues = 0, waits = 0, waited = 0;
             for (const auto& span : prediction.timeline.spans) waited += span.posted < span.begin;
             for (const auto& event : events) {
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(every_span_is_a_slice_and_every_hop_an_arrow_without_overla
 }
 
 BOOST_AUTO_TEST_CASE(times_are_microseconds_to_the_picosecond) {
-    ringlab::layouts::Timeline timeline{1, {}};
+    layouts::Timeline timeline{1, {}};
     timeline.spans.push_back({.posted = 1000000, .begin = 1234567, .end = 5000001});
     timeline.spans.push_back({.posted = -1500000, .begin = -1500000, .end = -1});
     std::ostringstream out;
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(groups_are_processes_of_their_own_and_names_are_escaped) {
 }
 
 BOOST_AUTO_TEST_CASE(measured_spans_that_overlap_go_to_further_tracks) {
-    ringlab::layouts::Timeline timeline{1, {}};
+    layouts::Timeline timeline{1, {}};
     for (int i = 0; i < 5; ++i)
         timeline.spans.push_back({.op = i, .posted = i * 10, .begin = i * 10, .end = i * 10 + 25});
     const auto events = written({{"measured", &timeline, {}}});

@@ -7,6 +7,7 @@
 // The section "closed forms" of the mathematics: c tokens per rank, d = c(c+1)/2 visible pairs on the diagonal block,
 // f = c*c in a full one. With a picosecond per pair, free transfers and no overheads a prediction is a number of pairs.
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 namespace data = boost::unit_test::data;
@@ -57,10 +58,10 @@ BOOST_DATA_TEST_CASE(striped_causal_is_over_the_ideal_by_P_minus_1_in_S_plus_1, 
 
 BOOST_DATA_TEST_CASE(a_full_mask_takes_a_full_block_per_step, data::make(rank_counts), ranks) {
     const Pairs pairs{24};
-    ringlab::tests::Combinations combinations;
-    for (const auto& layout : ringlab::tests::layout_examples()) {
+    tests::Combinations combinations;
+    for (const auto& layout : tests::layout_examples()) {
         const auto tokens = ranks * pairs.c;
-        if (!combinations.take(tokens % ringlab::layouts::layout_granularity(layout, ranks) == 0)) continue;
+        if (!combinations.take(tokens % layouts::layout_granularity(layout, ranks) == 0)) continue;
         Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .layout = layout, .mask = "full"};
         BOOST_TEST(pairs_time(scenario) == ranks * pairs.f, layout);
     }

@@ -1,6 +1,6 @@
 // sim/README.md explains every key of a machine file, and names none that there is not.
 
-#include "sim/machine_file/machine_keys.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 
 namespace {

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 namespace data = boost::unit_test::data;
 
@@ -247,7 +248,7 @@ BOOST_AUTO_TEST_CASE(an_activity_without_any_share_is_reported) {
     const auto nothing = engine.add_resource(0);
     start(engine, 100, {{nothing, 1}});
     std::uint32_t tag = 0;
-    BOOST_CHECK_EXCEPTION(engine.next(tag), ringlab::Error, [](const auto& error) {
+    BOOST_CHECK_EXCEPTION(engine.next(tag), Error, [](const auto& error) {
         return std::string(error.what()).find("stands still") != std::string::npos;
     });
 }

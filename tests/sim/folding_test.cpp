@@ -7,6 +7,7 @@
 #include <random>
 #include <tuple>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
@@ -15,14 +16,9 @@ using ringlab::layouts::Pass;
 
 namespace {
 
-int ranks_played(const Schedule& schedule, const Machine& machine, const SimOptions& options) {
-    const auto ranks = schedule.ranks() * options.replicas;
-    return Fold(OpSource(schedule, ranks), schedule, machine, Topology(ranks, machine, options), options).played();
-}
-
 /// Of a causal zigzag ring, or another scenario, by the rate model.
 int ranks_played(const Machine& machine, const Scenario& scenario = {.ranks = 8}, SimOptions options = rate_options()) {
-    return ranks_played(*scenario.schedule(), machine, options);
+    return sim::ranks_played(*scenario.schedule(), machine, options);
 }
 
 Machine hosts_of(int gpus) {
@@ -71,7 +67,7 @@ std::string error_of(const Schedule& schedule, const Machine& machine, const Sim
     try {
         simulate(schedule, machine, options);
         return "";
-    } catch (const ringlab::Error& error) {
+    } catch (const Error& error) {
         return error.what();
     }
 }
@@ -95,7 +91,7 @@ BOOST_AUTO_TEST_SUITE(folding)
 BOOST_AUTO_TEST_CASE(a_fold_predicts_every_figure_of_every_rank_as_a_play_of_all_of_them) {
     std::mt19937 bits(29);
     int folded = 0, shared_out = 0, failed = 0, bound = 0;
-    const int trials = ringlab::tests::trials_in_this_build(3000, 8);
+    const int trials = tests::trials_in_this_build(3000, 8);
     for (int trial = 0; trial < trials; ++trial) {
         const auto scenario = random_ring(bits);
         const auto machine = random_machine(bits);
@@ -105,7 +101,7 @@ BOOST_AUTO_TEST_CASE(a_fold_predicts_every_figure_of_every_rank_as_a_play_of_all
         options.sharing = bits() % 4 != 0;
         options.replicas = bits() % 4 == 0 ? 2 : 1;
         const auto all = schedule->ranks() * options.replicas;
-        if (all > machine.gpus() || ranks_played(*schedule, machine, options) == all) continue;
+        if (all > machine.gpus() || sim::ranks_played(*schedule, machine, options) == all) continue;
         const auto once = Simulation(*schedule, machine, options, {}, nullptr).run();
         auto apart = options;
         apart.fold = false;

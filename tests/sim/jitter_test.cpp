@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
@@ -201,7 +202,7 @@ BOOST_AUTO_TEST_CASE(jitter_out_of_range_is_refused_on_any_thread) {
         auto options = rate_options();
         options.jitter = jitter;
         for (const int threads : {1, 3})
-            BOOST_CHECK_THROW(simulate_repeatedly(*schedule, Machine{}, options, 5, threads), ringlab::Error);
+            BOOST_CHECK_THROW(simulate_repeatedly(*schedule, Machine{}, options, 5, threads), Error);
     };
     refused({.slow_gpus = 5});
     refused({.slow_gpus = -1});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
@@ -46,9 +47,8 @@ Problem problem_of(std::int64_t head, std::int64_t value, double soft_cap = 0) {
 std::unique_ptr<Schedule> schedule_of(const Problem& dims) {
     auto problem = dims;
     problem.tokens = 1024;
-    return ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("causal", problem.tokens),
-                                           ringlab::layouts::make_layout("contiguous", problem.tokens, 1),
-                                           {"ring", Pass::forward});
+    return layouts::make_schedule(problem, layouts::make_mask("causal", problem.tokens),
+                                  layouts::make_layout("contiguous", problem.tokens, 1), {"ring", Pass::forward});
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(kernels_are_kept_in_a_machine_file) {
                    boost::test_tools::tolerance(1e-4));
         BOOST_TEST(found->forward.begin_seconds == again.forward.begin_seconds);  // not its own
     }
-    BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), ringlab::Error);
+    BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), Error);
 }
 
 // Half of the rows see half of the keys: of 4 query heads O in fp32 (64 KiB) and Q (32), of 2 kv heads K and V (32).

@@ -14,6 +14,7 @@
 
 #include <unistd.h>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 namespace data = boost::unit_test::data;
 
@@ -35,7 +36,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 std::string error_of(const std::string& text) {
     try {
         parse_machine(text, "machine.toml");
-    } catch (const ringlab::Error& error) {
+    } catch (const Error& error) {
         return error.what();
     }
     return "";
@@ -110,7 +111,7 @@ BOOST_AUTO_TEST_CASE(an_implementation_stands_in_for_parts_of_a_machine) {
     }
     const auto wrong = std::filesystem::temp_directory_path() / fmt::format("implementation_{}.toml", ::getpid());
     std::ofstream(wrong) << "[host]\n\ntransfer_issue_us = { value = -1, source = \"wrong\" }\n";
-    BOOST_CHECK_EXCEPTION(load_machine(machines / "8xh800.toml", wrong), ringlab::Error, [&](const auto& error) {
+    BOOST_CHECK_EXCEPTION(load_machine(machines / "8xh800.toml", wrong), Error, [&](const auto& error) {
         return std::string(error.what()).starts_with(wrong.string() + ":3: host.transfer_issue_us is -1");
     });
     std::filesystem::remove(wrong);
@@ -166,7 +167,7 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     BOOST_TEST(optional.rotate_memory_ratio == 8);
 
     sources.erase("gpu.multiprocessors");
-    BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), ringlab::Error, [](const ringlab::Error& error) {
+    BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), Error, [](const Error& error) {
         return std::string(error.what()) == "no source is given for 'gpu.multiprocessors' of the machine file";
     });
 }
@@ -251,8 +252,8 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
     const auto before = text.substr(0, text.find("multiprocessors = "));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     expect(error_of(replaced(text, "{ value = 132,", "{ value = -1,")), "machine.toml:" + std::to_string(line) + ":");
-    BOOST_CHECK_THROW(load_machine(machines / "no_such_file.toml"), ringlab::Error);
-    BOOST_CHECK_THROW(load_machine(machines), ringlab::Error);
+    BOOST_CHECK_THROW(load_machine(machines / "no_such_file.toml"), Error);
+    BOOST_CHECK_THROW(load_machine(machines), Error);
 }
 
 BOOST_AUTO_TEST_CASE(all_missing_keys_are_named_at_once_and_a_missing_section_by_its_name) {

@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Schedule;

@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
@@ -89,14 +90,14 @@ BOOST_AUTO_TEST_CASE(rings_that_do_not_fit_are_refused) {
     machine.gpus_per_host = 7;
     auto options = rate_options();
     options.replicas = 2;
-    BOOST_CHECK_THROW(simulate(*schedule, machine, options), ringlab::Error);
+    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
     machine.gpus_per_host = 8;
     BOOST_CHECK_NO_THROW(simulate(*schedule, machine, options));
     options.placement = {0, 1, 2, 3};
-    BOOST_CHECK_THROW(simulate(*schedule, machine, options), ringlab::Error);
+    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
     options.placement.clear();
     options.replicas = 0;
-    BOOST_CHECK_THROW(simulate(*schedule, machine, options), ringlab::Error);
+    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -2,7 +2,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-
 namespace ringlab::sim {
 namespace {
 

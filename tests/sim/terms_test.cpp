@@ -1,4 +1,4 @@
-#include "sim/terms/terms.hpp"
+#include "sim/machine/terms.hpp"
 
 #include "layouts/basics/require.hpp"
 #include "layouts/schedules/schedule.hpp"
@@ -6,7 +6,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include <fstream>
 #include <map>
 
 using namespace ringlab;
@@ -67,21 +66,6 @@ BOOST_AUTO_TEST_CASE(an_unknown_term_is_refused_with_the_known_ones) {
     BOOST_CHECK_EXCEPTION(find_term("lunch"), Error, [](const Error& error) {
         const std::string text = error.what();
         return text.starts_with("unknown term of the cost model 'lunch'; known: launch, work-tile, ");
-    });
-}
-
-// A row begins with the name of its term and names all keys that the term has.
-BOOST_AUTO_TEST_CASE(a_row_of_the_readme_explains_each_term_and_its_keys) {
-    std::ifstream file(RINGLAB_SOURCE_DIR "/sim/README.md");
-    std::map<std::string, std::string> rows;
-    for (std::string line; std::getline(file, line);)
-        if (line.starts_with("| `")) rows[line.substr(3, line.find('`', 3) - 3)] = line;
-    for_each_term([&](auto term) {
-        BOOST_TEST_REQUIRE(rows.contains(term.name), term.name);
-        if constexpr (requires { term.prices; })
-            for (const auto& price : term.prices)
-                BOOST_TEST((rows.at(term.name).find(std::string(price.key) + "`") != std::string::npos),
-                           term.name << " " << price.key);
     });
 }
 

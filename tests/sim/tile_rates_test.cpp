@@ -1,5 +1,5 @@
-#include "sim/machine/tile_rates.hpp"
 #include "scenario.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <regex>
 
+using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
@@ -46,7 +47,7 @@ double predicted_seconds(const Machine& machine, Pass pass, ComputeModel model, 
     options.compute = model;
     const auto found = simulate(*scenario.schedule(), machine, options);
     notes = found.notes;
-    return ringlab::layouts::to_seconds(found.makespan);
+    return layouts::to_seconds(found.makespan);
 }
 
 bool has(const std::vector<std::string>& notes, const std::string& words) {
@@ -109,7 +110,7 @@ BOOST_AUTO_TEST_CASE(prices_of_tiles_that_are_zero_are_none) {
     BOOST_TEST(zero.forward.resume_seconds == 0.6e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(std::ranges::count(zero.figures, "attention.forward.full_tile_us", &Figure::name) == 1);
     // One of two is a mistake.
-    BOOST_CHECK_EXCEPTION(machine_with("partial_tile_us", ""), ringlab::Error, [](const auto& error) {
+    BOOST_CHECK_EXCEPTION(machine_with("partial_tile_us", ""), Error, [](const auto& error) {
         return std::string(error.what())
                    .find(
                        "2 keys are missing: 'attention.forward.partial_tile_us', "

@@ -3,7 +3,7 @@
 #include "experiments/calibration/fit/least_squares.hpp"
 #include "experiments/calibration/fit/machine_file.hpp"
 #include "layouts/basics/require.hpp"
-#include "sim/terms/terms.hpp"
+#include "sim/machine/terms.hpp"
 #include "sim/tiles/kernels.hpp"
 
 #include <algorithm>

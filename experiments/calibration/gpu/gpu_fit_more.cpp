@@ -5,7 +5,7 @@
 #include "experiments/calibration/gpu/gpu_fit_links.hpp"
 #include "experiments/calibration/gpu/gpu_measure.hpp"
 #include "sim/cost/cost.hpp"
-#include "sim/cost/split_kv.hpp"
+#include "sim/tiles/kernels.hpp"
 
 #include <fmt/format.h>
 

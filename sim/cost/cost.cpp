@@ -250,12 +250,6 @@ Picoseconds CostModel::start(int rank) const {
     return layouts::checked_sum(given, ticks(draws_.start_seconds(rank)));
 }
 
-std::vector<Picoseconds> CostModel::starts() const {
-    std::vector<Picoseconds> starts;
-    for (int rank = 0; rank < ranks(); ++rank) starts.push_back(start(rank));
-    return starts;
-}
-
 std::vector<std::string> CostModel::notes() const {
     const auto& problem = schedule_.problem();
     std::vector<std::string> notes;

@@ -120,9 +120,8 @@ public:
     Picoseconds end_of_pass(int rank) const;
     const Topology& topology() const { return topology_; }
 
-    /// When a rank starts the pass; starts() has all ranks.
+    /// When a rank starts the pass.
     Picoseconds start(int rank) const;
-    std::vector<Picoseconds> starts() const;
 
     /// What the machine file does not cover exactly and how it was stretched, one sentence each, for users.
     std::vector<std::string> notes() const;

@@ -77,12 +77,6 @@ void ListScheduler::delay(double seconds) {
     for (auto& some : free_) some.time += seconds;
 }
 
-double makespan(std::vector<WorkTileGroup> work_tiles, std::int64_t sms) {
-    std::sort(work_tiles.begin(), work_tiles.end(),
-              [](const WorkTileGroup& a, const WorkTileGroup& b) { return a.seconds > b.seconds; });
-    return list_schedule(work_tiles, sms);
-}
-
 double list_schedule(std::span<const WorkTileGroup> work_tiles, std::int64_t sms) {
     ListScheduler all(sms);
     double end = 0;

@@ -40,10 +40,7 @@ private:
     std::vector<Free> free_;  // a heap
 };
 
-/// Makespan, in seconds, of list scheduling on `sms` SMs with the longest work tiles first.
-double makespan(std::vector<WorkTileGroup> work_tiles, std::int64_t sms);
-
-/// The same in the given order.
+/// Makespan, in seconds, of list scheduling on `sms` SMs in the given order.
 double list_schedule(std::span<const WorkTileGroup> work_tiles, std::int64_t sms);
 
 /// From `from` seconds on there are `count` processors, at least one.

@@ -22,9 +22,7 @@ BOOST_AUTO_TEST_CASE(dropout_takes_its_time_for_every_tile) {
             SimOptions options;
             options.compute = model;
             const auto predicted = [&] {
-                return simulate(*layouts::make_schedule(problem, layouts::make_mask("full", 256),
-                                                        layouts::make_layout("contiguous", 256, 1), {}),
-                                machine, options);
+                return simulate(*schedule_of(problem, "full", "contiguous", 1), machine, options);
             };
             const auto unknown = [&] {
                 return std::ranges::any_of(predicted().notes, [](const auto& note) {
@@ -50,8 +48,7 @@ BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
     machine.memory_bytes_per_second = 1e12;
     layouts::Problem problem{.batch = 2, .tokens = 4096, .query_heads = 8, .kv_heads = 2, .head_dim = 64};
     const auto seconds = [&](layouts::Pass pass) {
-        const auto schedule = layouts::make_schedule(problem, layouts::make_mask("causal", 4096),
-                                                     layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
+        const auto schedule = schedule_of(problem, "causal", "zigzag", 4, {"ring", pass});
         return sim::rotation_seconds(*schedule, machine, 1024);
     };
     BOOST_TEST(seconds(layouts::Pass::forward) == 0);
@@ -78,8 +75,7 @@ BOOST_AUTO_TEST_CASE(a_latent_is_expanded_and_compressed_at_the_rate_of_matrix_p
                                    .value_dim = 128,
                                    .latent = {.rank = 512, .shared = 64}};
     const auto seconds_of = [&](layouts::Pass pass, layouts::OpKind kind) {
-        const auto schedule = layouts::make_schedule(problem, layouts::make_mask("causal", 4096),
-                                                     layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
+        const auto schedule = schedule_of(problem, "causal", "zigzag", 4, {"ring", pass});
         const SimOptions options;
         CostModel cost(*schedule, machine, options);
         auto ops = schedule->ops(1);

@@ -291,9 +291,7 @@ BOOST_AUTO_TEST_CASE(keys_that_are_made_of_a_latent_are_in_the_traces) {
                                    .latent = {.rank = 512, .shared = 64}};
     for (const auto pass : {Pass::forward, Pass::backward})
         for (const auto* algorithm : {"ring", "expanded:ring"}) {
-            const auto schedule =
-                layouts::make_schedule(problem, layouts::make_mask("causal", 128),
-                                       layouts::make_layout("zigzag", 128, 4), {.schedule = algorithm, .pass = pass});
+            const auto schedule = schedule_of(problem, "causal", "zigzag", 4, {.schedule = algorithm, .pass = pass});
             require_true_to_schedule(*schedule, busy_machine(), {});
         }
 }

@@ -1,5 +1,4 @@
 #include "scenario.hpp"
-#include "tests/registered.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -54,17 +53,6 @@ BOOST_DATA_TEST_CASE(striped_causal_is_over_the_ideal_by_P_minus_1_in_S_plus_1, 
     BOOST_TEST(time == ranks * pairs.d);
     const auto tokens = ranks * pairs.c;
     BOOST_TEST(time * (tokens + 1) * 2 * ranks == tokens * (tokens + 1) * ranks * (pairs.c + 1));
-}
-
-BOOST_DATA_TEST_CASE(a_full_mask_takes_a_full_block_per_step, data::make(rank_counts), ranks) {
-    const Pairs pairs{24};
-    tests::Combinations combinations;
-    for (const auto& layout : tests::layout_examples()) {
-        const auto tokens = ranks * pairs.c;
-        if (!combinations.take(tokens % layouts::layout_granularity(layout, ranks) == 0)) continue;
-        Scenario scenario{.ranks = ranks, .tokens_per_rank = pairs.c, .layout = layout, .mask = "full"};
-        BOOST_TEST(pairs_time(scenario) == ranks * pairs.f, layout);
-    }
 }
 
 BOOST_DATA_TEST_CASE(uniform_steps_overlap_to_the_longer_of_compute_and_transfer, data::make(rank_counts), ranks) {

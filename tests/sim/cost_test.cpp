@@ -103,6 +103,10 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     return *std::max_element(free.begin(), free.end());
 }
 
+double makespan(const std::vector<WorkTileGroup>& longest_first, std::int64_t sms) {
+    return list_schedule(longest_first, sms);
+}
+
 /// Some heads and tokens of a whole block.
 Part random_part(std::mt19937& bits, Part whole) {
     const auto end = [&](std::int64_t most) { return 1 + static_cast<std::int64_t>(bits()) % most; };
@@ -118,7 +122,7 @@ BOOST_AUTO_TEST_SUITE(cost)
 
 BOOST_AUTO_TEST_CASE(tiles_go_longest_first_to_the_first_free_sm) {
     // 5, 4, 3, 3, 3 on two: {5, 3} and {4, 3, 3}.
-    BOOST_TEST(makespan({{3, 3}, {5, 1}, {4, 1}}, 2) == 10);
+    BOOST_TEST(makespan({{5, 1}, {4, 1}, {3, 3}}, 2) == 10);
     // 2048 equal tiles on 132 are 16 waves.
     BOOST_TEST(makespan({{1, 2048}}, 132) == 16);
     BOOST_TEST(makespan({}, 132) == 0);
@@ -145,7 +149,7 @@ BOOST_AUTO_TEST_CASE(any_number_of_tiles_of_any_length_is_assigned_at_once) {
     constexpr auto many = std::int64_t{1} << 50;
     BOOST_TEST(makespan({{1, many}}, 1) == static_cast<double>(many));
     BOOST_TEST(makespan({{1, many}}, 128) == static_cast<double>(many / 128));
-    BOOST_TEST(makespan({{0, many}, {2, 1}}, 3) == 2);
+    BOOST_TEST(makespan({{2, 1}, {0, many}}, 3) == 2);
     BOOST_TEST(makespan({{5, 1}, {1e-300, many}}, 3) == 5);
     BOOST_TEST(makespan({{5, 3}, {1e-16, many}}, 3) == 5 + 1e-16 * static_cast<double>(many) / 3,
                boost::test_tools::tolerance(1e-10));  // up to 2^21 of them one by one, each lost beside 5
@@ -333,8 +337,7 @@ BOOST_AUTO_TEST_CASE(a_row_takes_as_long_as_its_keys_take_to_be_read) {
     const Scenario scenario{.ranks = 1, .mask = "full"};
     auto problem = scenario.schedule()->problem();
     problem.queries = {{31, 32}};
-    const auto schedule =
-        layouts::make_schedule(problem, layouts::make_mask("full", 32), layouts::make_layout("contiguous", 32, 1), {});
+    const auto schedule = schedule_of(problem, "full", "contiguous", 1);
     auto machine = pair_machine(scenario);
     BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 32);
     machine.memory_bytes_per_second = 32 * 2 * 256 * 2 / 1e-6;

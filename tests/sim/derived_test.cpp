@@ -207,6 +207,7 @@ BOOST_DATA_TEST_CASE(nothing_is_derived_for_complete_files_and_every_committed_o
                      data::make(committed_machines()), name) {
     const auto machine = test::shipped_machine(name);
     BOOST_TEST((derived_figures(machine) == 0) == (machine.assumed_margin == 0));
+    BOOST_TEST(machine.notes.empty());  // prices of tiles and rates do not contradict each other
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
         const auto seconds =
             seconds_of_ring(machine, static_cast<int>(std::min<std::int64_t>(machine.gpus(), 4)), pass);

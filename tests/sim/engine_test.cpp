@@ -51,26 +51,6 @@ ActivityId start(Engine& engine, Picoseconds duration, std::vector<Demand> deman
 
 BOOST_AUTO_TEST_SUITE(event_queue)
 
-BOOST_AUTO_TEST_CASE(events_leave_in_order_of_time_and_then_of_setting) {
-    std::mt19937 bits(7);
-    EventQueue queue;
-    std::map<std::uint32_t, std::pair<Picoseconds, int>> expected;  // by id: time and when it was set
-    for (int i = 0; i < 5000; ++i) {
-        const std::uint32_t id = static_cast<std::uint32_t>(below(bits, 700));
-        const Picoseconds time = below(bits, 50);
-        queue.set(id, time);
-        expected[id] = {time, i};
-    }
-    std::set<std::tuple<Picoseconds, int, std::uint32_t>> sorted;
-    for (const auto& [id, entry] : expected) sorted.insert({entry.first, entry.second, id});
-    for (const auto& [time, number, id] : sorted) {
-        const auto event = queue.pop();
-        BOOST_TEST(event.time == time);
-        BOOST_TEST(event.id == id);
-    }
-    BOOST_TEST(queue.empty());
-}
-
 BOOST_DATA_TEST_CASE(events_set_moved_and_taken_out_in_any_order_leave_in_theirs, data::make({3, 12, 20, 40, 700}),
                      ids) {
     std::mt19937 bits(11);
@@ -163,26 +143,6 @@ BOOST_AUTO_TEST_CASE(what_is_slowed_for_a_while_ends_as_late_as_that_makes_it) {
     BOOST_TEST(ends.at(2) == 200);
     BOOST_TEST(ends.at(0) == 300);
     BOOST_TEST(ends.at(1) == 350);
-}
-
-BOOST_AUTO_TEST_CASE(a_flow_bounded_elsewhere_leaves_its_share_to_others) {
-    // x1 + x2 <= 1 on a, 4*x1 <= 1 on b: x1 = 1/4, x2 = 3/4, not 1/2 and 1/2.
-    Engine engine;
-    const auto a = engine.add_resource(1), b = engine.add_resource(1);
-    const auto first = start(engine, 100, {{a, 1}, {b, 4}});
-    const auto second = start(engine, 100, {{a, 1}});
-    BOOST_TEST(speed(engine, first) == 0.25, boost::test_tools::tolerance(float_tolerance));
-    BOOST_TEST(speed(engine, second) == 0.75, boost::test_tools::tolerance(float_tolerance));
-}
-
-BOOST_AUTO_TEST_CASE(weights_divide_a_short_resource) {
-    // x1 = 3 L, x2 = L, x1 + x2 = 1: L = 1/4.
-    Engine engine;
-    const auto a = engine.add_resource(1);
-    const auto first = start(engine, 100, {{a, 1}}, 3);
-    const auto second = start(engine, 100, {{a, 1}}, 1);
-    BOOST_TEST(speed(engine, first) == 0.75, boost::test_tools::tolerance(float_tolerance));
-    BOOST_TEST(speed(engine, second) == 0.25, boost::test_tools::tolerance(float_tolerance));
 }
 
 BOOST_AUTO_TEST_CASE(a_chain_of_links_is_solved_bottleneck_first) {

@@ -47,8 +47,7 @@ Problem problem_of(std::int64_t head, std::int64_t value, double soft_cap = 0) {
 std::unique_ptr<Schedule> schedule_of(const Problem& dims) {
     auto problem = dims;
     problem.tokens = 1024;
-    return layouts::make_schedule(problem, layouts::make_mask("causal", problem.tokens),
-                                  layouts::make_layout("contiguous", problem.tokens, 1), {"ring", Pass::forward});
+    return test::schedule_of(problem, "causal", "contiguous", 1);
 }
 
 }  // namespace

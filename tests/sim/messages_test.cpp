@@ -3,6 +3,7 @@
 #include "layouts/schedules/schedule.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/play/simulate.hpp"
+#include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -18,8 +19,7 @@ std::unique_ptr<Schedule> message_schedule(const std::string& algorithm, Pass pa
     problem.query_heads = 8;
     problem.kv_heads = 2;
     problem.head_dim = problem.value_dim = 64;
-    const auto mask = layouts::make_mask("causal", tokens);
-    return layouts::make_schedule(problem, mask, layouts::make_layout("zigzag", mask, 2), {algorithm, pass});
+    return test::schedule_of(problem, "causal", "zigzag", 2, {algorithm, pass});
 }
 
 std::vector<std::int64_t> pieces_received(const Schedule& schedule) {

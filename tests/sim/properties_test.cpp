@@ -161,33 +161,4 @@ BOOST_AUTO_TEST_CASE(relabelled_ranks_take_the_same_time) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(unlimited_bandwidth_leaves_compute_and_free_compute_leaves_communication) {
-    std::mt19937 bits(8);
-    for (int trial = 0; trial < 60; ++trial) {
-        auto scenario = random_scenario(bits);
-        const auto schedule = scenario.schedule();
-        Machine machine;
-        machine.forward.flops = machine.backward.flops = 1e12;
-        const auto pure_compute = simulate(*schedule, machine, rate_options());
-        Picoseconds slowest = 0;
-        for (const auto& rank : pure_compute.ranks) {
-            BOOST_TEST(rank.communication == 0);
-            slowest = std::max(slowest, rank.compute);
-        }
-        // In the backward pass a rank may wait for another's gradient; forward nobody waits for anybody's compute.
-        // Except for slots: a block may not overwrite one that is still attended to.
-        BOOST_TEST(pure_compute.makespan >= slowest);
-        if (scenario.layout == "zigzag" && (scenario.mask == "causal" || scenario.mask == "full"))
-            BOOST_TEST(pure_compute.makespan == slowest, scenario.describe());
-
-        machine = Machine{};
-        machine.inside_host.link_bytes_per_second = 1e9;
-        const auto pure_communication = simulate(*schedule, machine, rate_options());
-        for (const auto& rank : pure_communication.ranks) {
-            BOOST_TEST(rank.compute == 0);
-            BOOST_TEST(rank.exposed == rank.end);
-        }
-    }
-}
-
 BOOST_AUTO_TEST_SUITE_END()

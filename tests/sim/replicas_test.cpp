@@ -66,24 +66,6 @@ BOOST_AUTO_TEST_CASE(rings_from_host_to_host_share_the_ports_of_hosts) {
     BOOST_TEST(simulate(*schedule, machine, options).makespan == 5 * 2 * hop);
 }
 
-BOOST_AUTO_TEST_CASE(rings_share_a_spine) {
-    // Two rings of two hosts each, in leaves of two hosts, 4:1 oversubscribed: half a port's rate goes up. In order
-    // nothing does; strided, two rings cross, each with a quarter.
-    const Scenario scenario{.ranks = 2, .mask = "full"};
-    const auto schedule = scenario.schedule();
-    Machine machine;
-    machine.hosts = 4;
-    machine.gpus_per_host = 1;
-    machine.between_hosts.link_bytes_per_second = 1e9;
-    machine.network = {.hosts_per_leaf = 2, .oversubscription = 4};
-    const auto hop = 1000 * block_bytes(*schedule, 0);
-    auto options = rate_options();
-    options.replicas = 2;
-    BOOST_TEST(simulate(*schedule, machine, options).makespan == hop);
-    options.placement = {0, 2, 1, 3};
-    BOOST_TEST(simulate(*schedule, machine, options).makespan == 4 * hop);
-}
-
 BOOST_AUTO_TEST_CASE(rings_that_do_not_fit_are_refused) {
     const auto schedule = Scenario{}.schedule();
     Machine machine;

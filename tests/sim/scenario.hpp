@@ -10,6 +10,14 @@
 
 namespace ringlab::sim::test {
 
+/// A schedule of any problem; its mask and layout are of all its tokens.
+inline std::unique_ptr<layouts::Schedule> schedule_of(const layouts::Problem& problem, const std::string& mask,
+                                                      const std::string& layout, int ranks,
+                                                      const layouts::ScheduleOptions& options = {}) {
+    const auto shown = layouts::make_mask(mask, problem.tokens);
+    return layouts::make_schedule(problem, shown, layouts::make_layout(layout, shown, ranks), options);
+}
+
 /// What a schedule is made of, with defaults small enough for exhaustive tests.
 struct Scenario {
     int ranks = 4;
@@ -33,8 +41,7 @@ struct Scenario {
         options.schedule = algorithm;
         options.pass = pass;
         options.accumulation = accumulation;
-        const auto shown = layouts::make_mask(mask, problem.tokens);
-        return layouts::make_schedule(problem, shown, layouts::make_layout(layout, shown, ranks), options);
+        return schedule_of(problem, mask, layout, ranks, options);
     }
 
     std::string describe() const {

@@ -14,8 +14,7 @@ BOOST_AUTO_TEST_SUITE(split_kv)
 BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the_blocks_that_share_it) {
     layouts::Problem problem{.batch = 4, .tokens = 2048, .query_heads = 8, .kv_heads = 4, .head_dim = 128};
     problem.queries = {{2047, 2048}};
-    const auto schedule = layouts::make_schedule(problem, layouts::make_mask("full", 2048),
-                                                 layouts::make_layout("contiguous", 2048, 2), {"ring"});
+    const auto schedule = schedule_of(problem, "full", "contiguous", 2);
     Machine machine;
     machine.sms = 8;
     machine.forward.launch_seconds = 100e-6;  // of a kernel for many rows
@@ -24,7 +23,7 @@ BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the
         auto ops = schedule->ops(1);
         const auto* op = ops.next();
         while (op->kind != layouts::OpKind::attend) op = ops.next();
-        return sim::split_kv_seconds(*schedule, *op, machine);
+        return split_kv_seconds(*schedule, *op, machine);
     };
     const double bytes = 4. * 4 * 1024 * 2 * 128 * 2;
     const auto close = boost::test_tools::tolerance(1e-12);
@@ -39,7 +38,7 @@ BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the
     BOOST_TEST(seconds() == 10e-6 + 4 * bytes / 16 / 16 / 1e9, close);
     // The whole pass goes by it.
     machine.inside_host.latency_seconds = 0;
-    const auto predicted = sim::simulate(*schedule, machine);
+    const auto predicted = simulate(*schedule, machine);
     BOOST_TEST(layouts::to_seconds(predicted.ranks[1].compute) == 2 * seconds(), boost::test_tools::tolerance(1e-6));
 }
 
@@ -49,9 +48,8 @@ BOOST_AUTO_TEST_CASE(a_pass_that_is_one_launch_pays_for_one) {
     layouts::Problem problem{.tokens = 2048, .query_heads = 8, .kv_heads = 4, .head_dim = 128};
     problem.queries = {{2047, 2048}};
     const auto makespan = [&](const std::string& algorithm, const Machine& machine) {
-        const auto schedule = layouts::make_schedule(problem, layouts::make_mask("full", 2048),
-                                                     layouts::make_layout("contiguous", 2048, 2), {algorithm});
-        return layouts::to_seconds(sim::simulate(*schedule, machine).makespan);
+        const auto schedule = schedule_of(problem, "full", "contiguous", 2, {algorithm});
+        return layouts::to_seconds(simulate(*schedule, machine).makespan);
     };
     Machine machine;
     machine.sms = 8;
@@ -77,21 +75,20 @@ BOOST_AUTO_TEST_CASE(row_groups_of_a_batch_read_the_keys_of_their_own_sequences)
         problem.queries.push_back({256 * sequence + 255, 256 * sequence + 256});
         if (sequence > 0) mask += ",256";
     }
-    const auto schedule = layouts::make_schedule(problem, layouts::make_mask(mask, 2048),
-                                                 layouts::make_layout("contiguous", 2048, 1), {"ring"});
+    const auto schedule = schedule_of(problem, mask, "contiguous", 1);
     Machine machine;
     machine.sms = 4;
     machine.split_kv = {.rows = 16, .launch_seconds = 0, .bytes_per_second = 1e15, .block_bytes_per_second = 1e9};
     auto ops = schedule->ops(0);
     const double bytes_of_sequence = 256. * 2 * 128 * 2;
-    BOOST_TEST(sim::split_kv_seconds(*schedule, *ops.next(), machine) == 2 * bytes_of_sequence / 1e9,
+    BOOST_TEST(split_kv_seconds(*schedule, *ops.next(), machine) == 2 * bytes_of_sequence / 1e9,
                boost::test_tools::tolerance(1e-12));
 }
 
 // What a decoded token took on one H200, by the figures in gpu/kernels/measurements.md that the machine file is made
 // of.
 BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
-    const auto machine = sim::test::shipped_machine("4xh200_calibrated");
+    const auto machine = shipped_machine("4xh200_calibrated");
     struct Took {
         std::int64_t tokens, batch, query_heads, kv_heads, head_dim;
         double us;
@@ -107,10 +104,9 @@ BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
                                  .head_dim = took.head_dim,
                                  .value_dim = took.head_dim};
         problem.queries = {{took.tokens - 1, took.tokens}};
-        const auto schedule = layouts::make_schedule(problem, layouts::make_mask("full", took.tokens),
-                                                     layouts::make_layout("contiguous", took.tokens, 1), {"ring"});
+        const auto schedule = schedule_of(problem, "full", "contiguous", 1);
         auto ops = schedule->ops(0);
-        const auto seconds = sim::split_kv_seconds(*schedule, *ops.next(), machine);
+        const auto seconds = split_kv_seconds(*schedule, *ops.next(), machine);
         BOOST_TEST(std::abs(seconds * 1e6 / took.us - 1) < 0.09, seconds * 1e6 << " us for " << took.us);
     }
 }

@@ -55,8 +55,7 @@ BOOST_AUTO_TEST_CASE(without_launches_a_pass_is_shorter_by_the_launches_of_a_ran
     }
     layouts::Problem problem;
     problem.tokens = 512;
-    const auto schedule = layouts::make_schedule(problem, layouts::make_mask("full", problem.tokens),
-                                                 layouts::make_layout("contiguous", problem.tokens, 2), {});
+    const auto schedule = test::schedule_of(problem, "full", "contiguous", 2);
     const auto with = simulate(*schedule, machine, {}).makespan;
     find_term("launch").remove(machine);
     BOOST_TEST(with - simulate(*schedule, machine, {}).makespan == 2 * layouts::Picoseconds{1'000'000'000});

@@ -9,7 +9,7 @@
 #include "experiments/options/source.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/candidates.hpp"
-#include "experiments/prediction/described_machine.hpp"
+#include "experiments/prediction/machines.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/in_order.hpp"
 #include "experiments/study/study.hpp"

@@ -69,14 +69,15 @@ int study(Config& config, int argc, char** argv) {
     if (!study.record()) return 0;
 
     // 3. Relative RMS, in units of 1e-3.
-    Table table({"input", "mask", "layout", "policy", "P", "o", "o fp32", "dq", "dk", "dv"});
+    Table table;
     bool finite = true;
     for (const auto& which : study.cases()) {
         const auto errors = study.record()->numbers(which.name(), "judged/relative_rms");
         for (const auto error : errors) finite &= std::isfinite(error);
-        const auto cell = [&](std::size_t tensor) { return fmt::format("{:.3f}", errors[tensor] * 1e3); };
-        table.add({which.input, which.mask, which.layout, which.policy, fmt::format("{}", which.ranks), cell(0),
-                   cell(1), cell(3), cell(4), cell(5)});
+        table.start().cell("input", which.input).cell("mask", which.mask).cell("layout", which.layout);
+        table.cell("policy", which.policy).cell("P", which.ranks);
+        for (const auto& [header, tensor] : {std::pair{"o", 0u}, {"o fp32", 1u}, {"dq", 3u}, {"dk", 4u}, {"dv", 5u}})
+            table.cell(header, fmt::format("{:.3f}", errors[tensor] * 1e3));
     }
     fmt::print("{}\nRelative RMS error against fp64, times 1000.{}\nRecord: {}\n", table.text(),
                finite ? "" : " NOT FINITE in some runs.", study.record()->name());

@@ -2,8 +2,7 @@
 // machine file, so that what the other experiments predict and what they measure are about the same machine. No ring
 // enters the fit.
 
-#include "experiments/calibration/calibrate_cpu.hpp"
-#include "experiments/calibration/calibrate_gpu.hpp"
+#include "experiments/calibration/calibrate.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
 #include "experiments/execution/backend.hpp"
@@ -76,30 +75,27 @@ Config with_gpu_defaults(Config config) {
     return config;
 }
 
-int calibrate(Config& config, int argc, char** argv) {
+void calibrate(Config& config, int argc, char** argv) {
     say_notes(config.notes);
     if (config.sweep.tokens.empty()) config.sweep.tokens = config.sweep.tokens_per_rank;  // of the one rank
+    const bool from_samples = !config.timing.measured.empty();
+    const bool on_processors = !from_samples && backend_kind(config.execution)->on_processors();
+    require(!on_processors || config.gpus_per_host == 0,
+            "--gpus-per-host {}: a machine of CPU ranks has one processor for each rank; use the option with --backend "
+            "cuda, or with --measured",
+            config.gpus_per_host);
+    if (on_processors) return calibrate_cpu(config);
     auto provenance = collect_provenance(argc, argv);
-    const auto if_there = config.output.overwrite ? IfThere::replace : IfThere::refuse;
     const auto guard = [&](const char* ending, FileKind kind) {
-        config.output.files.writes("--output", beside(config.output.path, ending), kind, if_there);
+        config.output.files.writes("--output", beside(config.output.path, ending), kind,
+                                   config.output.overwrite ? IfThere::replace : IfThere::refuse);
     };
-    if (!config.timing.measured.empty()) {
-        guard(nccl_ending, FileKind::machine);
-        return calibrate_gpu(config, nullptr, provenance);
-    }
-    const auto probe = backend_kind(config.execution)->probe();
-    if (!probe) {
-        require(config.gpus_per_host == 0,
-                "--gpus-per-host {}: a machine of CPU ranks has one processor for each rank; use the option "
-                "with --backend cuda, or with --measured",
-                config.gpus_per_host);
-        return calibrate_cpu(config);
-    }
     guard(nccl_ending, FileKind::machine);
+    if (from_samples) return calibrate_gpu(config, nullptr, provenance);
     guard(samples_ending, FileKind::record);
-    probe->add_provenance(provenance);
-    return calibrate_gpu(with_gpu_defaults(config), probe.get(), provenance);
+    const auto gpus = make_backend(config.execution, {.arithmetic = config.problem.arithmetic});
+    gpus->add_provenance(provenance);
+    calibrate_gpu(with_gpu_defaults(config), gpus.get(), provenance);
 }
 
 }  // namespace
@@ -107,5 +103,9 @@ int calibrate(Config& config, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_program_in_session(experiment, defaults(), calibrate, argc, argv);
+    const auto body = [](Config& config, int count, char** words) {
+        calibrate(config, count, words);
+        return 0;
+    };
+    return run_program_in_session(experiment, defaults(), body, argc, argv);
 }

@@ -64,29 +64,15 @@ Config defaults() {
     return config;
 }
 
-std::string ratio(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3f}", value); }
-
-/// Balance of each rank's share, as the run's own datasets give it.
-double measured_balance(const Record& record, const Case& which, layouts::Pass pass) {
-    return record.number(which.name(), fmt::format("balance_measured_{}", to_string(pass)));
-}
-
 using Words = std::vector<std::string>;
 
-/// What a case is, in the columns in front.
-Words cells_of(const Case& which, const SweepConfig& sweep) {
-    Words cells{which.mask, which.layout, fmt::format("{}", which.ranks), fmt::format("{}", which.tokens)};
+/// Begins a line with what a case is.
+void start_line(Table& table, const Case& which, const SweepConfig& sweep) {
+    table.start().cell("mask", which.mask).cell("layout", which.layout);
+    if (sweep.schedules.size() > 1) table.cell("schedule", which.schedule);
+    table.cell("P", which.ranks).cell("tokens", which.tokens);
     if (!sweep.queries.empty())
-        cells.push_back(which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
-    if (sweep.schedules.size() > 1) cells.insert(cells.begin() + 2, which.schedule);
-    return cells;
-}
-
-Words columns_of_cases(const SweepConfig& sweep) {
-    Words columns{"mask", "layout", "P", "tokens"};
-    if (!sweep.queries.empty()) columns.emplace_back("queries");
-    if (sweep.schedules.size() > 1) columns.insert(columns.begin() + 2, "schedule");
-    return columns;
+        table.cell("queries", which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
 }
 
 /// Whether the ranks of a run take turns on processors or devices. The time of a pass is then not that of P devices.
@@ -111,69 +97,42 @@ struct Machines {
     }
 };
 
-void add_machine_columns(Words& header, const Words& machines) {
-    for (const auto& machine : machines) {
-        header.push_back(machine + ": balance");
-        header.push_back("fwd ms");
-        header.push_back("bwd ms");
-    }
-}
-
 /// What is predicted on the machines: of the busiest rank's attends where `turns`, else of the pass.
-void add_machine_cells(Words& row, const Record& record, const Case& which, const Words& machines, bool turns) {
+void add_predicted(Table& table, const FinishedRun& run, const Words& machines, bool turns) {
     for (const auto& machine : machines) {
-        const auto column = [&](const char* what) {
-            return record.number(which.name(), fmt::format("{}_{}", what, machine));
-        };
-        row.push_back(ratio(column("balance_predicted_forward")));
+        table.cell(machine + ": balance", run.number("balance_predicted_forward_" + machine), "{:.3f}");
         for (const auto* pass : {"forward", "backward"})
-            row.push_back(fmt::format(
-                "{:.3g}{}", 1e3 * column(fmt::format("{}_predicted_{}", turns ? "compute" : "seconds", pass).c_str()),
-                turns ? "*" : ""));
+            table.cell(
+                pass == std::string("forward") ? "fwd ms" : "bwd ms",
+                1e3 * run.number(fmt::format("{}_predicted_{}_{}", turns ? "compute" : "seconds", pass, machine)),
+                turns ? "{:.3g}*" : "{:.3g}");
     }
-}
-
-Words header_of(const Config& config, const Machines& machines) {
-    auto header = columns_of_cases(config.sweep);
-    for (const auto* column :
-         {"pairs", "fwd bal.", "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"})
-        header.emplace_back(column);
-    add_machine_columns(header, machines.compared);
-    for (const auto* tensor : {"o", "dq", "dk", "dv"}) header.push_back(tensor);
-    return header;
 }
 
 /// The line of a case.
-Words row_of(const Record& record, const Case& which, const Config& config, const Machines& machines) {
-    const auto name = which.name();
-    const bool turns = take_turns(record, which, config.execution);
+void add_line(Table& table, const FinishedRun& run, const Case& which, const Config& config, const Words& machines,
+              bool turns) {
     const auto seconds = [&](const char* pass) {
-        return record.number(name, fmt::format("{}_measured_{}", turns ? "compute" : "seconds", pass));
+        return run.number(fmt::format("{}_measured_{}", turns ? "compute" : "seconds", pass));
     };
-    auto row = cells_of(which, config.sweep);
-    row.push_back(ratio(record.number(name, "balance_cells")));
-    for (const auto pass : both_passes) row.push_back(ratio(measured_balance(record, which, pass)));
-    for (const auto* pass : {"forward", "backward"})
-        row.push_back(fmt::format("{:.4g}{}", seconds(pass) * 1e3, turns ? "*" : ""));
-    for (const auto* pass : {"forward", "backward"})
-        row.push_back(
-            quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12, seconds(pass), "{:.3g}"));
-    for (const auto* memory : {"memory_measured", "memory_predicted"})
-        row.push_back(memory_text(static_cast<std::int64_t>(record.number(name, memory))));
-    add_machine_cells(row, record, which, machines.compared, turns);
-    const auto errors = config.judging.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
-    for (const std::size_t tensor : {0, 3, 4, 5})
-        row.push_back(config.judging.judge ? format_error(errors[tensor]) : "-");
-    return row;
-}
-
-/// Where the time of a predicted pass goes.
-void add_causes(CauseTable& table, const Record& record, const Case& which, const Config& config,
-                const std::string& machine, layouts::Pass pass) {
-    auto cells = cells_of(which, config.sweep);
-    const auto seconds = record.number(which.name(), fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
-    cells.insert(cells.end(), {machine, to_string(pass), fmt::format("{:.3g}", seconds * 1e3)});
-    table.add(std::move(cells), record, which.name(), prediction_labels(machine, pass));
+    const auto rate = [&](const char* pass) {
+        return quotient(run.number(fmt::format("flop_{}", pass)) / which.ranks * 1e-12, seconds(pass), "{:.3g}");
+    };
+    const auto memory = [&](const char* column) { return memory_text(static_cast<std::int64_t>(run.number(column))); };
+    const auto* milliseconds = turns ? "{:.4g}*" : "{:.4g}";
+    start_line(table, which, config.sweep);
+    table.cell("pairs", run.number("balance_cells"), "{:.3f}")
+        .cell("fwd bal.", run.number("balance_measured_forward"), "{:.3f}")
+        .cell("bwd bal.", run.number("balance_measured_backward"), "{:.3f}")
+        .cell("fwd ms", seconds("forward") * 1e3, milliseconds)
+        .cell("bwd ms", seconds("backward") * 1e3, milliseconds)
+        .cell("fwd TF/s", rate("forward"))
+        .cell("bwd TF/s", rate("backward"))
+        .cell("memory", memory("memory_measured"))
+        .cell("predicted", memory("memory_predicted"));
+    add_predicted(table, run, machines, turns);
+    for (const auto* tensor : {"o", "dq", "dk", "dv"})
+        table.cell(tensor, config.judging.judge ? format_error(run.number(fmt::format("error_rms_{}", tensor))) : "-");
 }
 
 /// What the machines that are compared with this one describe.
@@ -202,17 +161,17 @@ int study(Config& config, int argc, char** argv) {
         // 2. Execute and measure.
         if (!trial.measure(config.execution.repeats)) return;
         describe_case(trial.run, trial.which, trial.plan);
-        describe_measurements(trial.run, trial.repeats);
+        describe_measurements(trial.run, trial.rings);
 
         // 3. Predict.
         const auto name = trial.which.name();
-        describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.repeats);
-        const auto& last = trial.repeats.back().front();
+        describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.rings);
+        const auto& ring = trial.rings.front();
         const auto memory = describe_predicted_memory(trial.run, trial.plan,
                                                       memory_model(config.execution.backend, trial.policy, true));
-        describe_memory_error(trial.run, memory, last);
-        predictor.keep_measured(name, *trial.plan.forward, last.forward);
-        predictor.keep_measured(name, *trial.plan.backward, last.backward);
+        describe_memory_error(trial.run, memory, ring);
+        predictor.keep_measured(name, *trial.plan.forward, ring.forward.timeline());
+        predictor.keep_measured(name, *trial.plan.backward, ring.backward.timeline());
 
         // 4. Judge.
         if (config.judging.judge) {
@@ -226,24 +185,26 @@ int study(Config& config, int argc, char** argv) {
     // 5. The tables: one line a case, and one for each of its predicted passes.
     const auto& record = *study.record();
     const Machines machines(predictor, config.execution);
-    Table table(header_of(config, machines));
-    auto elsewhere = columns_of_cases(config.sweep);
-    add_machine_columns(elsewhere, machines.others);
-    Table others(elsewhere);
-    auto passes = columns_of_cases(config.sweep);
-    passes.insert(passes.end(), {"machine", "pass", "ms"});
-    CauseTable causes(passes);
-    bool finite = true, turns = false;
+    Table table, others, causes;
+    bool finite = true, any_turns = false;
     for (const auto& which : study.cases()) {
-        table.add(row_of(record, which, config, machines));
-        turns |= take_turns(record, which, config.execution);
-        auto row = cells_of(which, config.sweep);
-        add_machine_cells(row, record, which, machines.others, false);
-        others.add(row);
+        const FinishedRun run{record, which.name()};
+        const bool turns = take_turns(record, which, config.execution);
+        any_turns |= turns;
+        add_line(table, run, which, config, machines.compared, turns);
+        start_line(others, which, config.sweep);
+        add_predicted(others, run, machines.others, false);
         for (const auto& machine : predictor.machines())
-            for (const auto pass : both_passes) add_causes(causes, record, which, config, machine, pass);
+            for (const auto pass : both_passes) {
+                const auto found = recorded_causes(record, run.name, prediction_labels(machine, pass));
+                if (!found) continue;
+                start_line(causes, which, config.sweep);
+                causes.cell("machine", machine).cell("pass", to_string(pass));
+                causes.cell("ms", layouts::to_seconds(found->pass) * 1e3, "{:.3g}");
+                add_cause_cells(causes, *found);
+            }
         if (!config.judging.judge) continue;
-        for (const auto error : record.numbers(which.name(), "judged/relative_rms")) finite &= std::isfinite(error);
+        for (const auto error : record.numbers(run.name, "judged/relative_rms")) finite &= std::isfinite(error);
     }
     fmt::print(
         "{}\nBalance (pairs: visible pairs; measured attends forward and backward; predicted compute time): busiest "
@@ -252,14 +213,14 @@ int study(Config& config, int argc, char** argv) {
         "with most, counted and predicted; after a machine's name: predicted. Errors:\n"
         "relative RMS against fp64, arithmetic {}.{}\n{}{}{}\n{}Record: {}\n",
         table.text(), config.execution.backend, config.problem.arithmetic, finite ? "" : " NOT FINITE in some runs.",
-        turns
+        any_turns
             ? "*: ranks take turns, so this is the time of the busiest rank's attends alone, measured and predicted.\n"
             : "",
         comparison_text(predictor, machines, config.execution),
         machines.others.empty()
             ? ""
             : fmt::format("\nPredicted on machines of another kind than this one:\n{}", others.text()),
-        causes.text(), record.name());
+        causes_text(causes), record.name());
     return finite ? 0 : 2;
 }
 

@@ -94,20 +94,20 @@ constexpr std::size_t judged_here = 3;  // o, o_unrounded, lse
 
 /// What the steps of a case showed.
 struct Steps {
-    std::vector<std::vector<Measurement>> repeats;  // of all steps
-    std::vector<double> seconds;                    // the slowest rank's, by step and repeat
-    std::vector<double> errors, tolerances;         // by step and tensor
-    double worst = 0;                               // error over tolerance
+    std::vector<RingRun> rings;              // of the last step
+    std::vector<double> seconds;             // the slowest rank's, by step and repeat
+    std::vector<double> errors, tolerances;  // by step and tensor
+    double worst = 0;                        // error over tolerance
 
     void judge(Decoding& decoding, const layouts::Schedule& forward, int step, bool round_running_output,
-               const std::optional<double>& tolerance, const Measurement& last) {
+               const std::optional<double>& tolerance, const RingRun& ring) {
         const auto& expected = decoding.expected(step);
         const auto allowed =
             tolerance ? uniform_tolerance(*tolerance) : decoding.tolerance(forward, step, round_running_output);
         const reference::Deviation found[judged_here] = {
-            reference::deviation("o", last.outputs.o, expected.o),
-            reference::deviation("o_unrounded", last.o_unrounded, expected.o),
-            reference::deviation("lse", last.outputs.lse, expected.lse)};
+            reference::deviation("o", ring.outputs.o, expected.o),
+            reference::deviation("o_unrounded", ring.o_unrounded, expected.o),
+            reference::deviation("lse", ring.outputs.lse, expected.lse)};
         for (std::size_t i = 0; i < judged_here; ++i) {
             errors.push_back(found[i].relative_rms);
             tolerances.push_back(allowed.relative_rms[i]);
@@ -138,9 +138,10 @@ void describe_steps(RunWriter& run, const Config& config, const Case& which, con
                   "the worst of all steps and results, by norm and by element");
 }
 
-/// Large caches take long to make on the host, so backends that can draw them do, where nobody judges results.
-Decoding::Values values_of(const Config& config, const Backend& backend) {
-    return config.judging.judge || !backend.draws_inputs() ? Decoding::Values::made : Decoding::Values::none;
+/// Large caches take long to make on the host, so devices draw them, where nobody judges results.
+Decoding::Values values_of(const Config& config) {
+    return config.judging.judge || backend_kind(config.execution)->on_processors() ? Decoding::Values::made
+                                                                                   : Decoding::Values::none;
 }
 
 /// All steps of one case; nothing on processes that are not root.
@@ -148,27 +149,26 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
                                 Predictor& predictor) {
     const auto policy = policy_from(which.policy, problem_from(config.problem).dtype);
     Steps steps;
-    const auto values = values_of(config, backend);
+    const auto values = values_of(config);
     if (values == Decoding::Values::made) decoding.restart();
     for (int step = 0; step < config.decoding.steps; ++step) {
         if (values == Decoding::Values::made) decoding.append(step);
         const auto plan = decoding.plan(which, step);
         const auto inputs =
             values == Decoding::Values::made ? std::span(&decoding.inputs(), 1) : std::span<const reference::Inputs>();
-        auto repeats = backend.run(plan, policy, inputs, config.execution.repeats);
+        steps.rings = backend.run(plan, ring_group(config.execution, which.ranks),
+                                  judged_options(config.execution, policy, inputs, config.execution.repeats));
         if (!backend.is_root()) continue;
-        for (const auto& repeat : repeats)
-            steps.seconds.push_back(*std::ranges::max_element(repeat.front().forward_seconds));
+        const auto& ring = steps.rings.front();
+        for (const auto seconds : slowest(ring.forward.seconds)) steps.seconds.push_back(seconds);
         if (config.judging.judge)
-            steps.judge(decoding, *plan.forward, step, policy.running_output_rounded, config.judging.tolerance,
-                        repeats.back().front());
-        steps.repeats = std::move(repeats);
+            steps.judge(decoding, *plan.forward, step, policy.running_output_rounded, config.judging.tolerance, ring);
     }
     if (!backend.is_root()) return {};
     RunWriter run;
     const auto plan = decoding.plan(which, config.decoding.steps - 1);
     describe_case(run, which, plan);
-    describe_measurements(run, steps.repeats);
+    describe_measurements(run, steps.rings);
     describe_steps(run, config, which, decoding, steps);
     const double read = decoding.bytes_read(plan, config.decoding.steps - 1);
     run.attribute("bytes_read", read, "B", "of K and V that rows of the last step see, on the rank that has most");
@@ -178,8 +178,8 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
         run.attribute("seconds_bound", read / *rate, "s", "bytes_read at memory_read_rate");
     }
     run.attribute("bytes_between_ranks", bytes_between_ranks(*plan.forward), "B", "of all messages of a step");
-    describe_prediction_errors(run, predictor.predict(run, which.name(), plan), steps.repeats);
-    backend.describe(run);
+    describe_prediction_errors(run, predictor.predict(run, which.name(), plan), steps.rings);
+    describe_execution(run, config.execution, steps.rings);
     return run;
 }
 
@@ -201,35 +201,23 @@ void check(const Config& config, const std::vector<Case>& cases, Forecast& forec
 
 std::string table_of(const Config& config, const std::vector<Case>& cases, const Predictor& predictor,
                      const Record& record) {
-    std::vector<std::string> header{"tokens", "sequences", "rows",      "layout",   "schedule",     "policy",
-                                    "P",      "ms",        "attend ms", "bound ms", "between ranks"};
-    for (const auto& machine : predictor.machines()) header.push_back(machine + " ms");
-    header.insert(header.end(), {"o", "error/tolerance"});
-    Table table(header);
+    Table table;
     for (const auto& which : cases) {
-        const auto name = which.name();
-        const auto ms = [&](const std::string& column) {
-            return fmt::format("{:.4g}", record.number(name, column) * 1e3);
+        const FinishedRun run{record, which.name()};
+        const auto ms = [&](const std::string& header, const std::string& column) {
+            table.cell(header, run.number(column) * 1e3, "{:.4g}");
         };
-        std::vector<std::string> row{fmt::format("{}", which.tokens),
-                                     fmt::format("{}", which.sequences),
-                                     fmt::format("{}", which.queries),
-                                     which.layout,
-                                     which.schedule,
-                                     which.policy.empty() ? "carry" : which.policy,
-                                     fmt::format("{}", which.ranks),
-                                     ms("seconds_measured_forward"),
-                                     ms("compute_measured_forward"),
-                                     record.has(name, "runs/seconds_bound") ? ms("seconds_bound") : "-",
-                                     fmt::format("{:.4g} MB", record.number(name, "bytes_between_ranks") / 1e6)};
-        for (const auto& machine : predictor.machines()) row.push_back(ms("seconds_predicted_forward_" + machine));
-        if (config.judging.judge) {
-            row.push_back(format_error(record.numbers(name, "decode/relative_rms").front()));
-            row.push_back(fmt::format("{:.2f}", record.number(name, "error_over_tolerance")));
-        } else {
-            row.insert(row.end(), {"-", "-"});
-        }
-        table.add(row);
+        table.start().cell("tokens", which.tokens).cell("sequences", which.sequences).cell("rows", which.queries);
+        table.cell("layout", which.layout).cell("schedule", which.schedule);
+        table.cell("policy", which.policy.empty() ? "carry" : which.policy).cell("P", which.ranks);
+        ms("ms", "seconds_measured_forward");
+        ms("attend ms", "compute_measured_forward");
+        ms("bound ms", "seconds_bound");
+        table.cell("between ranks", run.number("bytes_between_ranks") / 1e6, "{:.4g} MB");
+        for (const auto& machine : predictor.machines()) ms(machine + " ms", "seconds_predicted_forward_" + machine);
+        table.cell("o",
+                   config.judging.judge ? format_error(record.numbers(run.name, "decode/relative_rms").front()) : "-");
+        table.cell("error/tolerance", run.number("error_over_tolerance"), "{:.2f}");
     }
     return table.text();
 }
@@ -242,7 +230,7 @@ int study(Config& config, int argc, char** argv) {
     check(config, cases, forecast);
     say_notes(config.notes);
     std::unique_ptr<Record> record;
-    if (const auto backend = make_backend(config.execution, config.problem.arithmetic, cases.front().ranks);
+    if (const auto backend = make_backend(config.execution, {{cases.front().ranks}, config.problem.arithmetic});
         backend->is_root()) {
         auto provenance = provenance_of(config, *backend, argc, argv);
         predictor.add_provenance(provenance);
@@ -256,10 +244,10 @@ int study(Config& config, int argc, char** argv) {
         const auto& which = cases[i];
         if (record) say_when_interrupted(interrupted_text(*record, i, cases.size()));
         progress.start(which.name(), forecast.seconds_of(i));
-        const auto backend = make_backend(config.execution, config.problem.arithmetic, which.ranks);
+        const auto backend = make_backend(config.execution, {{which.ranks}, config.problem.arithmetic});
         if (!is_recorded(config.execution, *backend, record && record->has(which.name()))) {
             if (!decoding || !decoding->is_of(which))
-                decoding.emplace(config.problem, config.decoding, which, values_of(config, *backend));
+                decoding.emplace(config.problem, config.decoding, which, values_of(config));
             const auto run = decode(config, which, *decoding, *backend, predictor);
             if (record) record->commit(which.name(), *run);
         }

@@ -84,7 +84,7 @@ int study(Config& config, int argc, char** argv) {
     if (!study.record()) return 0;
 
     // 3. Worst case of each mask and layout, over schedules and ring sizes.
-    Table table({"mask", "layout", "cases", "o", "lse", "dq", "dk", "dv", "of tolerance"});
+    Table table;
     bool all_pass = true;
     double widest = 0;  // of the tolerances
     for (const auto& mask : config.sweep.masks)
@@ -109,9 +109,9 @@ int study(Config& config, int argc, char** argv) {
                     }
                 }
             }
-            table.add({mask, layout, fmt::format("{}", cases), format_error(largest[0]), format_error(largest[2]),
-                       format_error(largest[3]), format_error(largest[4]), format_error(largest[5]),
-                       fmt::format("{:.0f} %", 100 * share)});
+            table.start().cell("mask", mask).cell("layout", layout).cell("cases", cases);
+            for (const std::size_t i : {0, 2, 3, 4, 5}) table.cell(judged_tensors[i], format_error(largest[i]));
+            table.cell("of tolerance", fmt::format("{:.0f} %", 100 * share));
         }
     const auto tolerance = config.judging.tolerance ? fmt::format("Tolerance {:.0e}", *config.judging.tolerance)
                                                     : fmt::format("Tolerance from the roundings of {} in these inputs",

@@ -10,7 +10,6 @@
 #include "experiments/files/resources.hpp"
 #include "experiments/memory/longest.hpp"
 #include "experiments/options/source.hpp"
-#include "experiments/prediction/described_machine.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/describe.hpp"
@@ -130,13 +129,13 @@ void describe(RunWriter& run, const Search& search, const layouts::Problem& prob
 
 /// Runs what was found where everything else that it counts is taken, and writes how that went.
 void describe_confirmation(RunWriter& run, const Search& search, const layouts::Problem& problem, bool with_backward,
-                           const Longest& found, Bench& bench) {
+                           const Longest& found, Backend& backend) {
     auto which = search.which;
     which.tokens = found.tokens;
     auto plan = make_plan(which, problem);
     if (!with_backward) plan.backward.reset();
     const auto& need = found.footprint;
-    const auto trial = bench.trial(plan, need.kept + need.resident);
+    const auto trial = backend.try_memory(plan, need.kept + need.resident);
     run.attribute("confirmed", trial.why_not.empty() ? "ran" : trial.why_not, "1",
                   "one pass of each kind on GPUs, beside what is kept and resident");
     run.attribute("confirmed_left", trial.least_free, "B", "free memory of the fullest device while it ran");
@@ -152,27 +151,21 @@ std::string confirmation_text(const Record& record, const std::string& name) {
 }
 
 Table table_of(const Record& record, const std::vector<Search>& searches, bool confirmed) {
-    std::vector<std::string> columns{"machine",        "mask",   "layout",  "schedule", "P",    "kept",
-                                     "computed again", "tokens", "per GPU", "memory",   "limit"};
-    if (confirmed) columns.emplace_back("on GPUs");
-    Table table(columns);
+    Table table;
     for (const auto& search : searches) {
         const auto name = search.name();
         const auto whole = [&](const char* column) { return static_cast<std::int64_t>(record.number(name, column)); };
         const auto tokens = whole("longest_tokens");
-        std::vector<std::string> line{search.device->name,
-                                      search.which.mask,
-                                      search.which.layout,
-                                      search.which.schedule,
-                                      fmt::format("{}", search.which.ranks),
-                                      search.policy,
-                                      record.text(name, "computed_again"),
-                                      tokens == 0 ? "none" : fmt::format("{}", tokens),
-                                      tokens == 0 ? "-" : fmt::format("{}", tokens / search.which.ranks),
-                                      memory_text(whole("memory")),
-                                      record.text(name, "limit")};
-        if (confirmed) line.push_back(tokens == 0 ? "-" : confirmation_text(record, name));
-        table.add(line);
+        const auto found = [&](const std::string& text, const char* otherwise) {
+            return tokens == 0 ? otherwise : text;
+        };
+        table.start().cell("machine", search.device->name).cell("mask", search.which.mask);
+        table.cell("layout", search.which.layout).cell("schedule", search.which.schedule).cell("P", search.which.ranks);
+        table.cell("kept", search.policy).cell("computed again", record.text(name, "computed_again"));
+        table.cell("tokens", found(fmt::format("{}", tokens), "none"));
+        table.cell("per GPU", found(fmt::format("{}", tokens / search.which.ranks), "-"));
+        table.cell("memory", memory_text(whole("memory"))).cell("limit", record.text(name, "limit"));
+        if (confirmed) table.cell("on GPUs", tokens == 0 ? "-" : confirmation_text(record, name));
     }
     return table;
 }
@@ -191,11 +184,11 @@ int body(Config& config, int argc, char** argv) {
         }
     auto provenance = collect_provenance(argc, argv);
     for (const auto& device : devices) add_provenance(provenance, device.name, device.file, device.machine);
-    const auto bench = config.confirm
-                           ? backend_kind(config.execution)
-                                 ->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed)
-                           : nullptr;
-    if (bench) bench->add_provenance(provenance);
+    const auto backend = config.confirm ? make_backend(config.execution, {.ranks = config.sweep.ranks,
+                                                                          .arithmetic = config.problem.arithmetic,
+                                                                          .device_per_rank = true})
+                                        : nullptr;
+    if (backend) backend->add_provenance(provenance);
     const auto record = make_record(experiment, config, std::move(provenance));
 
     // 2. Search each that the record lacks.
@@ -210,8 +203,8 @@ int body(Config& config, int argc, char** argv) {
                 RunWriter run;
                 const auto found = longest_context(search.which, problem, config.memory, kept, search.device->capacity);
                 describe(run, search, problem, kept, config.memory.model_layers, found);
-                if (bench && found.tokens > 0)
-                    describe_confirmation(run, search, problem, kept.with_backward, found, *bench);
+                if (backend && found.tokens > 0)
+                    describe_confirmation(run, search, problem, kept.with_backward, found, *backend);
                 record->commit(search.name(), run);
             }
             progress.finish();
@@ -225,7 +218,7 @@ int body(Config& config, int argc, char** argv) {
         "Attention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
         "Limit: the largest part of that memory, or what else keeps the sequence from being longer. Record: "
         "{}\n",
-        table_of(*record, searches, bench != nullptr).text(), config.memory.model_layers,
+        table_of(*record, searches, backend != nullptr).text(), config.memory.model_layers,
         config.memory.model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads, problem.head_dim,
         problem.batch, memory_text(devices.front().capacity.device), record->name());
     std::vector<std::string> names;

@@ -125,12 +125,6 @@ Config defaults() {
     return config;
 }
 
-/// Percentiles of disturbed times as cells.
-void add_percentiles(std::vector<std::string>& row, const std::vector<double>& seconds) {
-    for (const auto percent : disturbed_percents)
-        row.push_back(seconds.empty() ? "-" : fmt::format("{:.4g}", percentile(seconds, percent) * 1e3));
-}
-
 /// Whether the bound of packed documents is predicted too.
 bool has_bound(const Config& config) { return std::ranges::any_of(config.sweep.masks, packs_documents); }
 
@@ -138,93 +132,78 @@ constexpr const char* bound_text =
     "Of bound: the time that the packing's work takes if it is spread evenly over the ranks, no document is cut and\n"
     "messages take no time, over the predicted time.\n";
 
+/// The tables: a line for each predicted pass, and for both where they are disturbed.
 class Summary {
 public:
-    Summary(const Config& config, const Record& record)
-        : config_(config), record_(record), table_(header(config)), causes_(beginning_of_header(config)) {}
+    Summary(const Config& config, const Record& record) : config_(config), record_(record) {}
 
     void add(const std::string& machine, const Case& which) {
         double seconds = 0;
         std::vector<double> disturbed;
         for (const auto pass : both_passes) {
-            const auto one = add(machine, which, pass);
-            seconds += values(machine, which, pass, "makespan").front();
-            disturbed.resize(one.size());
-            for (std::size_t i = 0; i < one.size(); ++i) disturbed[i] += one[i];
+            const auto of_pass = add(machine, which, pass, seconds);
+            disturbed.resize(of_pass.size());
+            for (std::size_t i = 0; i < of_pass.size(); ++i) disturbed[i] += of_pass[i];
         }
         if (!config_.prediction.disturbs()) return;
-        auto row = beginning(machine, which, "both", seconds);
-        add_percentiles(row, disturbed);
-        row.resize(header(config_).size(), "-");
-        table_.add(row);
+        start(table_, machine, which, "both", seconds);
+        add_percentiles(disturbed);
+        for (const auto* column : {"TFLOP/s/GPU", "balance", "max(c,t) ms", "c+t ms", "memory"})
+            table_.cell(column, "-");
+        if (has_bound(config_)) table_.cell("of bound", "-");
     }
 
     std::string text() const { return table_.text(); }
-    std::string causes() const { return causes_.text(); }
+    std::string causes() const { return causes_text(causes_); }
 
 private:
-    static std::vector<std::string> beginning_of_header(const Config& config) {
-        std::vector<std::string> columns{"machine", "mask", "layout", "schedule", "P", "tokens", "pass", "ms"};
-        if (!config.sweep.policies.empty()) columns.insert(columns.begin() + 4, "policy");
-        return columns;
+    void start(Table& table, const std::string& machine, const Case& which, const char* pass, double seconds) const {
+        table.start().cell("machine", machine).cell("mask", which.mask).cell("layout", which.layout);
+        table.cell("schedule", which.schedule);
+        if (!config_.sweep.policies.empty()) table.cell("policy", which.policy);
+        table.cell("P", which.ranks)
+            .cell("tokens", which.tokens)
+            .cell("pass", pass)
+            .cell("ms", seconds * 1e3, "{:.4g}");
     }
 
-    static std::vector<std::string> header(const Config& config) {
-        auto columns = beginning_of_header(config);
-        if (config.prediction.disturbs())
-            for (const auto percent : disturbed_percents) columns.push_back(fmt::format("{} % ms", percent));
-        columns.insert(columns.end(), {"TFLOP/s/GPU", "balance", "max(c,t) ms", "c+t ms", "memory"});
-        if (has_bound(config)) columns.emplace_back("of bound");
-        return columns;
+    void add_percentiles(const std::vector<double>& seconds) {
+        for (const auto percent : disturbed_percents)
+            table_.cell(fmt::format("{} % ms", percent), seconds.empty() ? NAN : percentile(seconds, percent) * 1e3,
+                        "{:.4g}");
     }
 
-    std::vector<double> values(const std::string& machine, const Case& which, layouts::Pass pass,
-                               const char* name) const {
-        return record_.numbers(which.name(), fmt::format("predicted/{}", name), prediction_labels(machine, pass));
-    }
-
-    std::vector<std::string> beginning(const std::string& machine, const Case& which, const char* pass,
-                                       double seconds) const {
-        std::vector<std::string> row{machine,
-                                     which.mask,
-                                     which.layout,
-                                     which.schedule,
-                                     fmt::format("{}", which.ranks),
-                                     fmt::format("{}", which.tokens),
-                                     pass,
-                                     fmt::format("{:.4g}", seconds * 1e3)};
-        if (!config_.sweep.policies.empty()) row.insert(row.begin() + 4, which.policy);
-        return row;
-    }
-
-    /// Returns the times of the disturbed repeats, if any.
-    std::vector<double> add(const std::string& machine, const Case& which, layouts::Pass pass) {
-        const auto of = [&](const char* name) { return values(machine, which, pass, name); };
-        const auto flop = record_.number(which.name(), fmt::format("flop_{}", to_string(pass)));
-        const auto makespan = of("makespan").front();
-        auto row = beginning(machine, which, to_string(pass), makespan);
-        causes_.add(row, record_, which.name(), prediction_labels(machine, pass));
+    /// Adds the pass to `both`, and returns the times of its disturbed repeats, if any.
+    std::vector<double> add(const std::string& machine, const Case& which, layouts::Pass pass, double& both) {
+        const FinishedRun run{record_, which.name()};
+        const auto labels = prediction_labels(machine, pass);
+        const auto ending = fmt::format("{}_{}", to_string(pass), machine);
+        const auto of = [&](const std::string& name) { return record_.numbers(run.name, "predicted/" + name, labels); };
+        const auto guess = [&](const std::string& name) {
+            return record_.has(run.name, "predicted/" + name) ? of(name).front() * 1e3 : NAN;
+        };
+        const auto seconds = run.number("seconds_predicted_" + ending);
+        both += seconds;
+        if (const auto found = recorded_causes(record_, run.name, labels)) {
+            start(causes_, machine, which, to_string(pass), seconds);
+            add_cause_cells(causes_, *found);
+        }
+        start(table_, machine, which, to_string(pass), seconds);
         std::vector<double> disturbed;
-        if (config_.prediction.disturbs()) add_percentiles(row, disturbed = of("disturbed_makespan"));
-        row.push_back(quotient(flop / which.ranks / 1e12, makespan, "{:.0f}"));
-        row.insert(row.end(), {fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
-                               fmt::format("{:.4g}", of("naive_overlapped").front() * 1e3),
-                               fmt::format("{:.4g}", of("naive_serial").front() * 1e3)});
-        row.push_back(memory_text(static_cast<std::int64_t>(record_.number(which.name(), "memory_predicted"))));
-        if (has_bound(config_))
-            row.push_back(
-                packs_documents(which.mask)
-                    ? fmt::format("{:.3f}", record_.number(which.name(), fmt::format("share_of_bound_{}_{}",
-                                                                                     to_string(pass), machine)))
-                    : "-");
-        table_.add(row);
+        if (config_.prediction.disturbs()) add_percentiles(disturbed = of("disturbed_makespan"));
+        const auto teraflop = run.number(fmt::format("flop_{}", to_string(pass))) / which.ranks / 1e12;
+        table_.cell("TFLOP/s/GPU", quotient(teraflop, seconds, "{:.0f}"))
+            .cell("balance", run.number("balance_predicted_" + ending), "{:.3f}")
+            .cell("max(c,t) ms", guess("naive_overlapped"), "{:.4g}")
+            .cell("c+t ms", guess("naive_serial"), "{:.4g}")
+            .cell("memory", memory_text(static_cast<std::int64_t>(run.number("memory_predicted"))));
+        if (has_bound(config_)) table_.cell("of bound", run.number("share_of_bound_" + ending), "{:.3f}");
         return disturbed;
     }
 
     const Config& config_;
     const Record& record_;
-    Table table_;
-    CauseTable causes_;
+    Table table_, causes_;
 };
 
 /// For each machine, how far off predictions on it are.

@@ -77,19 +77,34 @@ Config defaults() {
     return config;
 }
 
-void time_case(const ThroughputCase& which, const Config& config, Bench& bench, RunWriter& run) {
+void time_case(const ThroughputCase& which, const Config& config, Backend& backend, RunWriter& run) {
     using Kind = ThroughputCase::Kind;
+    constexpr int rounds = 5;
+    const CallTiming timing{.rounds = rounds,
+                            .seconds = config.timing.repeat_seconds / rounds,
+                            .warm_up_seconds = config.timing.warm_up_seconds,
+                            .sustained = asks_protocol(config.timing, "sustained"),
+                            .bursts = asks_protocol(config.timing, "burst")};
     if (which.kind == Kind::ceilings) {
-        if (bench.is_root()) describe_ceilings(run, bench.ceilings(which.gpus));
-        return;
+        if (!backend.is_root()) return;
+        constexpr std::int64_t mebibyte = 1 << 20;
+        auto times = backend.time_calls({.names = {"matrix_product"}}, timing);
+        times.links = backend.time_links(which.gpus, {8 * mebibyte, 32 * mebibyte, 128 * mebibyte});
+        return describe_ceilings(run, times, matrix_product_flop);
     }
     const auto plan = make_plan(which, config.problem);
     if (which.kind == Kind::device) {
-        if (bench.is_root()) describe_device(run, which, plan, bench.device(plan, which.kernels));
-        return;
+        if (!backend.is_root()) return;
+        const std::vector<std::string> calls{"forward",  "cudnn",           "forward_carried",
+                                             "backward", "backward_kernel", "backward_deterministic"};
+        return describe_device(run, which, plan,
+                               backend.time_calls({.plan = &plan, .names = calls, .kernels = which.kernels}, timing));
     }
-    const auto samples = bench.ring(plan, which.group(), which.transport, which.kernels);
-    if (bench.is_root()) describe_ring(run, which, plan, samples);
+    auto options = timed_options(config.execution, config.timing, config.problem.seed);
+    options.transport = which.transport;
+    options.kernels = which.kernels;
+    const auto ring = side_by_side(backend.run(plan, which.group(), options));
+    if (backend.is_root()) describe_ring(run, which, plan, ring);
 }
 
 int study(Config& config, int argc, char** argv) {
@@ -97,12 +112,14 @@ int study(Config& config, int argc, char** argv) {
     const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     for (const auto& which : cases)
         if (which.kind != ThroughputCase::Kind::ceilings) make_plan(which, config.problem);  // refuse now, not midway
-    const auto bench =
-        backend_kind(config.execution)->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed);
+    const auto backend = make_backend(config.execution, {.ranks = config.sweep.ranks,
+                                                         .arithmetic = config.problem.arithmetic,
+                                                         .device_per_rank = true,
+                                                         .cudnn = config.timing.cudnn});
     std::unique_ptr<Record> record;
-    if (bench->is_root()) {
+    if (backend->is_root()) {
         auto provenance = collect_provenance(argc, argv);
-        bench->add_provenance(provenance);
+        backend->add_provenance(provenance);
         record = make_record(experiment, config, std::move(provenance));
     }
 
@@ -111,9 +128,9 @@ int study(Config& config, int argc, char** argv) {
         Progress progress(cases.size(), !record);
         for (const auto& which : cases) {
             progress.start(which.name());
-            if (!is_recorded(config.execution, *bench, record && record->has(which.name()))) {
+            if (!is_recorded(config.execution, *backend, record && record->has(which.name()))) {
                 RunWriter run;
-                time_case(which, config, *bench, run);
+                time_case(which, config, *backend, run);
                 if (record) record->commit(which.name(), run);
             }
             progress.finish();

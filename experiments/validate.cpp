@@ -11,12 +11,10 @@
 #include "experiments/study/describe.hpp"
 #include "experiments/study/study.hpp"
 #include "experiments/validation/ablation.hpp"
-#include "experiments/validation/all_records.hpp"
+#include "experiments/validation/context_parallel.hpp"
 #include "experiments/validation/explain.hpp"
-#include "experiments/validation/published/context_parallel.hpp"
-#include "experiments/validation/published/published.hpp"
-#include "experiments/validation/recorded.hpp"
-#include "experiments/validation/score.hpp"
+#include "experiments/validation/published.hpp"
+#include "experiments/validation/scores.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -118,10 +116,25 @@ void settle_transports(Config& config) {
                 config.execution.backend, fmt::join(known, ", "));
 }
 
-/// What measures the rings, and which: those of the configuration on its backend, or those of a record.
+/// Which rings are predicted, and what measures them: a backend, or an earlier record.
 struct Rings {
-    std::unique_ptr<Bench> bench;
     std::vector<ThroughputCase> cases;
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<RecordedRings> recorded;
+    std::vector<std::size_t> places;  ///< of the cases in the record
+
+    void add_provenance(Provenance& provenance) const {
+        backend ? backend->add_provenance(provenance) : recorded->add_provenance(provenance);
+    }
+
+    /// Empty on processes that are not root.
+    RingRun measure(std::size_t i, const Plan& plan, const Config& config) const {
+        if (recorded) return recorded->ring(places[i]);
+        auto options = timed_options(config.execution, config.timing, config.problem.seed);
+        options.transport = cases[i].transport;
+        options.kernels = cases[i].kernels;
+        return side_by_side(backend->run(plan, cases[i].group(), options));
+    }
 };
 
 Rings recorded(const Config& config) {
@@ -130,25 +143,30 @@ Rings recorded(const Config& config) {
         require(!config.given.contains(option),
                 "--measured {}: the record decides which rings are predicted; leave out --{}", config.timing.measured,
                 option);
-    auto bench = std::make_unique<RecordedRings>(config.timing.measured);
-    auto cases = bench->cases();
-    if (config.given.contains("transports"))
-        std::erase_if(cases, [&](const auto& which) {
-            return std::find(config.timing.transports.begin(), config.timing.transports.end(), which.transport) ==
-                   config.timing.transports.end();
-        });
-    require(!cases.empty(), "--measured {}: the record has no such rings", config.timing.measured);
-    return {std::move(bench), std::move(cases)};
+    Rings rings;
+    rings.recorded = std::make_unique<RecordedRings>(config.timing.measured);
+    const auto& all = rings.recorded->cases();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        if (config.given.contains("transports") && std::ranges::count(config.timing.transports, all[i].transport) == 0)
+            continue;
+        rings.cases.push_back(all[i]);
+        rings.places.push_back(i);
+    }
+    require(!rings.cases.empty(), "--measured {}: the record has no such rings", config.timing.measured);
+    return rings;
 }
 
 Rings rings(const Config& config) {
     if (!config.timing.measured.empty()) return recorded(config);
-    auto cases = throughput_cases(config.problem, config.sweep, config.timing);
-    std::erase_if(cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
-    require(!cases.empty(), "validate predicts rings: give --ranks 2 or more");
-    return {
-        backend_kind(config.execution)->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed),
-        std::move(cases)};
+    Rings rings;
+    rings.cases = throughput_cases(config.problem, config.sweep, config.timing);
+    std::erase_if(rings.cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
+    require(!rings.cases.empty(), "validate predicts rings: give --ranks 2 or more");
+    rings.backend = make_backend(config.execution, {.ranks = config.sweep.ranks,
+                                                    .arithmetic = config.problem.arithmetic,
+                                                    .device_per_rank = true,
+                                                    .cudnn = config.timing.cudnn});
+    return rings;
 }
 
 /// The rings of published tables, as today's model has them; a run for each system and size.
@@ -200,11 +218,10 @@ int study_published(const Config& config, int argc, char** argv) {
 }
 
 /// Predicts both passes as they were measured: repeated, with the pause that the program makes.
-void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples,
-             Predictor& predictor) {
+void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingRun& ring, Predictor& predictor) {
     for (const auto pass : both_passes) {
-        const auto& timeline = samples.of(pass).timeline;
-        const auto measured = measured_pass(samples, pass);
+        const auto& timeline = ring.of(pass).timeline();
+        const auto measured = measured_pass(ring, pass);
         const auto attends = attend_seconds(timeline);
         const auto busiest = *std::max_element(attends.begin(), attends.end());
         run.attribute(fmt::format("compute_measured_{}", to_string(pass)), busiest, "s",
@@ -273,13 +290,14 @@ int study_records(const Config& config, const std::string& asked, int argc, char
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Find the devices; lay out every case; read the machines; open the record.
-    const auto [bench, cases] = rings(config);
+    const auto measured = rings(config);
+    const auto& cases = measured.cases;
     for (const auto& which : cases) make_plan(which, config.problem);  // refuse now, not midway
     Predictor predictor(config);
     std::unique_ptr<Record> record;
-    if (bench->is_root()) {
+    if (!measured.backend || measured.backend->is_root()) {
         auto provenance = collect_provenance(argc, argv);
-        bench->add_provenance(provenance);
+        measured.add_provenance(provenance);
         predictor.add_provenance(provenance);
         record = make_record(experiment, config, std::move(provenance));
     }
@@ -287,15 +305,17 @@ int study(const Config& config, int argc, char** argv) {
     // 2. Time and predict each case that the record lacks.
     {
         Progress progress(cases.size(), !record);
-        for (const auto& which : cases) {
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+            const auto& which = cases[i];
             progress.start(which.name());
-            if (!is_recorded(config.execution, *bench, record && record->has(which.name()))) {
+            const bool has = record && record->has(which.name());
+            if (!(measured.backend ? is_recorded(config.execution, *measured.backend, has) : has)) {
                 const auto plan = make_plan(which, config.problem);
-                const auto samples = bench->ring(plan, which.group(), which.transport, which.kernels);
+                const auto ring = measured.measure(i, plan, config);
                 if (record) {
                     RunWriter run;
-                    describe_ring(run, which, plan, samples);
-                    predict(run, which, plan, samples, predictor);
+                    describe_ring(run, which, plan, ring);
+                    predict(run, which, plan, ring, predictor);
                     record->commit(which.name(), run);
                 }
             }

@@ -1,16 +1,19 @@
 #include "experiments/benchmark/throughput_record.hpp"
 
-#include "experiments/execution/describe_clocks.hpp"
+#include "experiments/console/table.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/study/describe.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace ringlab::experiments {
 namespace {
+
+using Kind = ThroughputCase::Kind;
 
 std::vector<double> flat(const std::vector<std::vector<double>>& rows) {
     std::vector<double> values;
@@ -26,20 +29,27 @@ void describe_rate(RunWriter& run, const std::string& name, double flop, const T
     run.attribute(prefix + name + "_spread", seconds.spread, "1", "distance of the quartiles over the median");
 }
 
-void describe_samples(RunWriter& run, const std::string& pass, const PassSamples& samples, std::int64_t gpus) {
-    const auto group = "measured/" + pass;
+void describe_pass(RunWriter& run, layouts::Pass pass, const PassRun& samples, std::int64_t gpus) {
+    const std::string name = to_string(pass), group = "measured/" + name;
+    run.attribute("issue_seconds_" + name, typical(slowest(samples.issue)).median, "s",
+                  "host time until a pass was enqueued, waiting for peers included; median, slowest rank");
+    run.attribute("period_" + name, samples.period, "s", "from a pass's start to that of the next, mean");
     const auto repeats = static_cast<std::int64_t>(samples.seconds.size());
     const std::vector<Dimension> dimensions{{group + "/repeat", repeats}, {"gpu", gpus}};
     run.dataset(group + "/seconds", measured(flat(samples.seconds)), dimensions, "s",
                 "from the start of the pass on the first GPU of the ring to its end on this one");
-    run.timeline("measured", pass, samples.timeline);
+    run.timeline("measured", name, samples.timeline());
 }
 
 void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryShare>& memory) {
+    const auto& p = plan.problem;
+    const auto gradients_of_token =
+        p.batch * (p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim)) * layouts::bytes_of(p.dtype);
     std::int64_t most = 0;
     for (std::size_t i = 0; i < memory.size(); ++i) {
         const auto rank = static_cast<int>(i) % plan.layout().ranks();
-        most = std::max(most, memory[i].results + memory[i].slots + memory[i].work - gradient_bytes(plan, rank));
+        most = std::max(
+            most, memory[i].results + memory[i].scratch() - plan.layout().shard_tokens(rank) * gradients_of_token);
     }
     run.attribute(
         "extra_bytes", static_cast<double>(most), "B",
@@ -57,7 +67,8 @@ void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryS
     column("work", &MemoryShare::work, "running softmax, statistics, work lists");
 }
 
-void describe_bursts(RunWriter& run, const CallSamples& call) {
+void describe_call(RunWriter& run, const CallTimes& call, double flop) {
+    describe_rate(run, call.name, flop, typical_of_rounds(call.seconds));
     const auto group = "calls/" + call.name;
     run.dataset(group + "/seconds", measured(flat(call.seconds)),
                 {{"round", static_cast<std::int64_t>(call.seconds.size())},
@@ -65,23 +76,41 @@ void describe_bursts(RunWriter& run, const CallSamples& call) {
                 "s", "device time of one call, back to back");
 }
 
-void describe_kernels(RunWriter& run, const ThroughputCase& which, const KernelsUsed& used) {
+/// What all runs of plans have.
+void describe_run(RunWriter& run, const ThroughputCase& which, const Plan& plan, const char* kind,
+                  const std::string& kernels) {
+    describe_case(run, which.which, plan);
+    run.attribute("kind", std::string(kind));
+    run.attribute("shape", which.shape);
     run.attribute("kernels", which.kernels);
-    run.attribute("kernels_forward", used.forward);
-    run.attribute("kernels_backward", used.backward);
+    run.attribute("kernels_forward", kernels);
+    run.attribute("kernels_backward", kernels);
 }
 
 bool is_forward(const std::string& call) { return call.find("forward") != std::string::npos; }
 
-}  // namespace
-
-Typical typical(const std::vector<double>& samples) {
-    require(!samples.empty(), "nothing was timed");
-    const double middle = percentile(samples, 50);
-    return {middle, (percentile(samples, 75) - percentile(samples, 25)) / middle};
+/// Columns that tell how many times cuDNN's rate ours is, for each of our calls that has cuDNN's beside it, from
+/// seconds that are compared one by one.
+void describe_ratios(RunWriter& run, const std::string& prefix,
+                     const std::map<std::string, std::vector<double>>& seconds, const std::string& over) {
+    for (const auto& [name, own] : seconds) {
+        const auto theirs = seconds.find(is_forward(name) ? "cudnn_forward" : "cudnn_backward");
+        if (name.starts_with("cudnn") || theirs == seconds.end()) continue;
+        std::vector<double> ratios;
+        for (std::size_t i = 0; i < own.size(); ++i) ratios.push_back(theirs->second[i] / own[i]);
+        const auto ratio = typical(ratios);
+        run.attribute(prefix + name, ratio.median, "1", "rate over that of cuDNN, median over " + over);
+        run.attribute(prefix + name + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
+    }
 }
 
-Typical typical(const std::vector<std::vector<double>>& rounds) {
+std::vector<double> last_half(const std::vector<double>& passes) {
+    return {passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end()};
+}
+
+}  // namespace
+
+Typical typical_of_rounds(const std::vector<std::vector<double>>& rounds) {
     std::vector<double> medians;
     for (const auto& round : rounds) medians.push_back(typical(round).median);
     return typical(medians);
@@ -89,25 +118,15 @@ Typical typical(const std::vector<std::vector<double>>& rounds) {
 
 Typical typical_of_burst(const std::vector<double>& passes) {
     require(passes.size() >= 2, "a burst of {} pass: there must be two or more", passes.size());
-    return typical(std::vector<double>(passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end()));
+    return typical(last_half(passes));
 }
 
-std::vector<double> slowest(const std::vector<std::vector<double>>& seconds) {
-    std::vector<double> most;
-    for (const auto& ranks : seconds) most.push_back(*std::max_element(ranks.begin(), ranks.end()));
-    return most;
-}
-
-void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples) {
-    describe_case(run, which.which, plan);
-    run.attribute("kind", std::string(which.kind == ThroughputCase::Kind::ring ? "ring" : "same work"));
-    run.attribute("shape", which.shape);
+void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingRun& ring) {
+    describe_run(run, which, plan, which.kind == Kind::ring ? "ring" : "same work", ring.kernels);
     run.attribute("transport", which.transport);
-    describe_kernels(run, which, samples.kernels);
     run.attribute("gpus", which.gpus);
-    run.attribute("devices", samples.devices);
-    const auto forward = typical(slowest(samples.forward.seconds)),
-               backward = typical(slowest(samples.backward.seconds));
+    run.attribute("devices", ring.devices);
+    const auto forward = typical(slowest(ring.forward.seconds)), backward = typical(slowest(ring.backward.seconds));
     const double forward_flop = pass_flop(*plan.forward) / which.which.ranks;
     const double backward_flop = pass_flop(*plan.backward) / which.which.ranks;
     describe_rate(run, "forward", forward_flop, forward);
@@ -115,88 +134,46 @@ void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan
     const double both = forward.median + backward.median;
     describe_rate(run, "both", forward_flop + backward_flop,
                   {both, (forward.median * forward.spread + backward.median * backward.spread) / both});
-    run.attribute("issue_seconds_forward", typical(slowest(samples.forward.issue)).median, "s",
-                  "host time until a pass was enqueued, waiting for peers included; median, slowest rank");
-    run.attribute("issue_seconds_backward", typical(slowest(samples.backward.issue)).median, "s",
-                  "host time until a pass was enqueued, waiting for peers included; median, slowest rank");
-    for (const auto& [pass, period] :
-         {std::pair{"forward", samples.forward.period}, {"backward", samples.backward.period}})
-        run.attribute(fmt::format("period_{}", pass), period, "s", "from a pass's start to that of the next, mean");
-    describe_samples(run, "forward", samples.forward, which.gpus);
-    describe_samples(run, "backward", samples.backward, which.gpus);
-    describe_memory(run, plan, samples.memory);
-    run.attribute("clock_uncertainty", samples.clock_uncertainty, "s",
+    for (const auto pass : both_passes) describe_pass(run, pass, ring.of(pass), which.gpus);
+    describe_memory(run, plan, ring.memory);
+    run.attribute("clock_uncertainty", ring.clock_uncertainty, "s",
                   "by how much times of different ranks may disagree");
-    describe_clocks(run, samples.clocks);
+    describe_clocks(run, ring.clocks);
 }
 
-namespace {
-
-/// The column that tells how many times cuDNN's rate ours is, from seconds that are compared one by one.
-void describe_ratio(RunWriter& run, const std::string& column, const std::vector<double>& own,
-                    const std::vector<double>& theirs, const std::string& over) {
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < own.size(); ++i) ratios.push_back(theirs[i] / own[i]);
-    const auto ratio = typical(ratios);
-    run.attribute(column, ratio.median, "1", "rate over that of cuDNN, median over " + over);
-    run.attribute(column + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
-}
-
-/// Calls ratio(own, seconds of own, seconds of cuDNN's) for each of our calls that has cuDNN's beside it.
-template <class Ratio>
-void for_each_compared(const std::map<std::string, std::vector<double>>& seconds, const Ratio& ratio) {
-    for (const auto& [name, own] : seconds) {
-        const auto theirs = seconds.find(is_forward(name) ? "cudnn_forward" : "cudnn_backward");
-        if (!name.starts_with("cudnn") && theirs != seconds.end()) ratio(name, own, theirs->second);
-    }
-}
-
-}  // namespace
-
-void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples) {
-    describe_case(run, which.which, plan);
-    run.attribute("kind", std::string("device"));
-    run.attribute("shape", which.shape);
-    describe_kernels(run, which, samples.kernels);
-    for (const auto& [name, reason] : samples.absent) run.attribute("absent_" + name, reason);
-    std::map<std::string, std::vector<double>> medians;  // by call, round by round
-    for (const auto& call : samples.calls) {
-        const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
-        const auto seconds = typical(call.seconds);
-        describe_rate(run, call.name, flop, seconds);
-        describe_bursts(run, call);
+void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceTimes& times) {
+    describe_run(run, which, plan, "device", times.kernels);
+    for (const auto& [name, reason] : times.absent) run.attribute("absent_" + name, reason);
+    const auto flop_of = [&](const CallTimes& call) {
+        return pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
+    };
+    std::map<std::string, std::vector<double>> medians,
+        last;  // by call: of each round, and passes of bursts that count
+    for (const auto& call : times.calls) {
+        describe_call(run, call, flop_of(call));
         for (const auto& round : call.seconds) medians[call.name].push_back(typical(round).median);
     }
     // Round by round, since a round's calls met the same clocks.
-    for_each_compared(medians, [&](const auto& name, const auto& own, const auto& theirs) {
-        describe_ratio(run, "ratio_" + name, own, theirs, "rounds");
-    });
-    std::map<std::string, std::vector<double>> last;  // passes of bursts that count, by call
-    for (const auto& call : samples.bursts) {
+    describe_ratios(run, "ratio_", medians, "rounds");
+    for (const auto& call : times.bursts) {
         const auto& passes = call.seconds.front();
-        const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
-        describe_rate(run, call.name, flop, typical_of_burst(passes), "burst_rate_");
+        describe_rate(run, call.name, flop_of(call), typical_of_burst(passes), "burst_rate_");
         run.dataset("bursts/" + call.name + "/seconds", measured(passes),
                     {{"bursts/pass", static_cast<std::int64_t>(passes.size())}}, "s",
                     "device time of single passes, inputs drawn anew and L2 cleared before each; the first half is "
                     "not counted");
-        last[call.name] = {passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end()};
+        last[call.name] = last_half(passes);
     }
-    for_each_compared(last, [&](const auto& name, const auto& own, const auto& theirs) {
-        describe_ratio(run, "burst_ratio_" + name, own, theirs, "passes");
-    });
-    describe_clocks(run, samples.clocks);
+    describe_ratios(run, "burst_ratio_", last, "passes");
+    describe_clocks(run, times.clocks);
 }
 
-void describe_ceilings(RunWriter& run, const CeilingSamples& samples) {
+void describe_ceilings(RunWriter& run, const DeviceTimes& times, double flop) {
     run.attribute("kind", std::string("ceilings"));
-    for (const auto& [name, reason] : samples.products.absent) run.attribute("absent_" + name, reason);
-    for (const auto& call : samples.products.calls) {
-        describe_rate(run, call.name, samples.flop, typical(call.seconds));
-        describe_bursts(run, call);
-    }
-    std::map<std::string, std::vector<const LinkSamples*>> by_transport;
-    for (const auto& link : samples.links) by_transport[link.transport].push_back(&link);
+    for (const auto& [name, reason] : times.absent) run.attribute("absent_" + name, reason);
+    for (const auto& call : times.calls) describe_call(run, call, flop);
+    std::map<std::string, std::vector<const LinkTimes*>> by_transport;
+    for (const auto& link : times.links) by_transport[link.transport].push_back(&link);
     for (const auto& [transport, links] : by_transport) {
         const auto group = "link/" + transport;
         std::vector<double> seconds, bandwidth;
@@ -213,7 +190,150 @@ void describe_ceilings(RunWriter& run, const CeilingSamples& samples) {
         run.dataset(group + "/seconds", measured(seconds), {{group + "/message", sizes}, {group + "/repeat"}}, "s",
                     "of a message, mean of several in a row, of the slowest GPU");
     }
-    describe_clocks(run, samples.products.clocks);
+    describe_clocks(run, times.clocks);
+}
+
+namespace {
+
+/// A table of runs, whose cells are numbers of the record.
+class Runs {
+public:
+    Runs(const Record& record, double ceiling) : record_(record), ceiling_(ceiling) {}
+
+    double number(const std::string& column) const { return FinishedRun{record_, name_}.number(column); }
+
+    void start(const ThroughputCase& which, const char* tokens) {
+        name_ = which.name();
+        table.start().cell("shape", which.shape).cell("mask", which.which.mask);
+        table.cell(tokens, which.which.tokens / which.which.ranks);
+    }
+    void milliseconds(const char* header, const std::string& column) {
+        table.cell(header, number(column) * 1e3, "{:.4g}");
+    }
+    void teraflops(const char* header, const std::string& column) {
+        table.cell(header, number(column) * 1e-12, "{:.0f}");
+    }
+    void percent(const char* header, const std::string& column) {
+        table.cell(header, number(column) * 100, "{:.1f} %");
+    }
+    void ratio(const char* header, double value) { table.cell(header, value, "{:.3f}"); }
+    void part_of_matrix() { ratio("fwd/matrix", number("rate_forward") / ceiling_); }
+
+    /// A pass of our kernel beside cuDNN's. `prefix`: "" or "burst_".
+    void compared(const std::string& prefix, const std::string& pass, const char* ms, const char* rate) {
+        milliseconds(ms, prefix + "rate_" + pass + "_seconds");
+        teraflops(rate, prefix + "rate_" + pass);
+        teraflops("cuDNN", prefix + "rate_cudnn_" + pass);
+        ratio("ratio", number(prefix + "ratio_" + pass));
+        percent("spread", prefix + "ratio_" + pass + "_spread");
+    }
+
+    std::string text(const char* title) const {
+        return table.empty() ? "" : fmt::format("{}\n{}\n", title, table.text());
+    }
+
+    Table table;
+
+private:
+    const Record& record_;
+    std::string name_;
+    double ceiling_;  ///< rate of matrix products
+};
+
+/// Rates of the same work on one GPU, which rings are compared with.
+struct OneGpu {
+    double forward = NAN, both = NAN;
+};
+
+void add_ring(Runs& runs, const ThroughputCase& which, OneGpu& one_gpu) {
+    const bool is_ring = which.kind == Kind::ring;
+    runs.start(which, "tokens/GPU");
+    if (!is_ring) one_gpu = {runs.number("rate_forward"), runs.number("rate_both")};
+    runs.table.cell("layout", is_ring ? which.which.layout : "(one GPU)");
+    runs.table.cell("schedule", is_ring ? which.which.schedule : "-")
+        .cell("transport", is_ring ? which.transport : "-");
+    runs.table.cell("kernels", which.kernels);
+    runs.milliseconds("fwd ms", "rate_forward_seconds");
+    runs.milliseconds("bwd ms", "rate_backward_seconds");
+    runs.teraflops("fwd", "rate_forward");
+    runs.teraflops("bwd", "rate_backward");
+    runs.teraflops("fwd+bwd", "rate_both");
+    runs.percent("spread", "rate_both_spread");
+    runs.ratio("fwd/one GPU", runs.number("rate_forward") / one_gpu.forward);
+    runs.ratio("fwd+bwd/one GPU", runs.number("rate_both") / one_gpu.both);
+    runs.part_of_matrix();
+    runs.table.cell("issue fwd us", runs.number("issue_seconds_forward") * 1e6, "{:.0f}");
+    runs.table.cell("bwd us", runs.number("issue_seconds_backward") * 1e6, "{:.0f}");
+    runs.table.cell("extra MiB", runs.number("extra_bytes") / (1 << 20), "{:.0f}");
+}
+
+void add_device(Runs& runs, const ThroughputCase& which) {
+    const auto both = [&](const std::string& whose) {
+        double flop = 0, seconds = 0;
+        for (const auto* pass : {"forward", "backward"}) {
+            const auto rate = "rate_" + whose + pass;
+            flop += runs.number(rate) * runs.number(rate + "_seconds");
+            seconds += runs.number(rate + "_seconds");
+        }
+        return flop / seconds * 1e-12;
+    };
+    runs.start(which, "tokens");
+    runs.table.cell("kernels", which.kernels);
+    runs.compared("", "forward", "fwd ms", "fwd");
+    runs.part_of_matrix();
+    runs.ratio("carried", runs.number("rate_forward_carried") / runs.number("rate_forward"));
+    runs.compared("", "backward", "bwd ms", "bwd");
+    runs.teraflops("kernel alone", "rate_backward_kernel");
+    runs.ratio("determ.", runs.number("rate_backward_deterministic") / runs.number("rate_backward"));
+    runs.table.cell("fwd+bwd", both(""), "{:.0f}").cell("cuDNN", both("cudnn_"), "{:.0f}");
+}
+
+void add_burst(Runs& runs, const ThroughputCase& which) {
+    runs.start(which, "tokens");
+    runs.table.cell("kernels", which.kernels);
+    runs.compared("burst_", "forward", "fwd ms", "fwd");
+    runs.compared("burst_", "backward", "bwd ms", "bwd");
+}
+
+std::string ceiling_lines(const Record& record, double ceiling) {
+    const std::string run = "ceilings";
+    if (!record.has(run)) return "";
+    auto text = std::isnan(ceiling) ? "Matrix product: none (" + record.text(run, "absent_matrix_product") + ")\n"
+                                    : fmt::format("Matrix product: {:.0f} TFLOP/s\n", ceiling * 1e-12);
+    for (const std::string transport : {"copy", "nccl"}) {
+        const auto group = "link/" + transport;
+        if (!record.has(run, group)) continue;
+        const auto bytes = record.numbers(run, group + "/message"),
+                   bandwidth = record.numbers(run, group + "/bandwidth");
+        text += "Link, " + transport + ":";
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            text += fmt::format("{} {:.0f} GB/s at {:.0f} MiB", i == 0 ? "" : ",", bandwidth[i] * 1e-9,
+                                bytes[i] / (1 << 20));
+        text += "\n";
+    }
+    return text;
+}
+
+}  // namespace
+
+std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases) {
+    const double ceiling = record.has("ceilings") ? FinishedRun{record, "ceilings"}.number("rate_matrix_product") : NAN;
+    Runs rings(record, ceiling), devices(record, ceiling), bursts(record, ceiling);
+    std::string absences;  // why columns are empty
+    OneGpu one_gpu;
+    for (const auto& which : cases) {
+        const FinishedRun run{record, which.name()};
+        const auto has = [&](const char* column) { return !std::isnan(run.number(column)); };
+        if (which.kind == Kind::ring || which.kind == Kind::same_work) add_ring(rings, which, one_gpu);
+        if (which.kind != Kind::device) continue;
+        if (has("rate_forward")) add_device(devices, which);
+        if (has("burst_rate_forward")) add_burst(bursts, which);
+        if (!has("rate_cudnn_forward") && !has("burst_rate_cudnn_forward"))
+            absences += fmt::format("cuDNN is missing for {}: {}\n", run.name, record.text(run.name, "absent_cudnn"));
+    }
+    return rings.text("Rings, TFLOP/s per GPU") +
+           devices.text("Kernels alone on one GPU, back to back (sustained), TFLOP/s") +
+           bursts.text("Single passes on one GPU (burst), TFLOP/s") + ceiling_lines(record, ceiling) + absences;
 }
 
 }  // namespace ringlab::experiments

@@ -1,18 +1,11 @@
-#include "experiments/calibration/calibrate_cpu.hpp"
-
-#include "experiments/calibration/fit/cost_fit.hpp"
-#include "experiments/calibration/fit/machine_file.hpp"
+#include "experiments/calibration/calibrate.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/table.hpp"
-#include "experiments/execution/backend.hpp"
-#include "experiments/options/source.hpp"
-#include "experiments/options/values.hpp"
 #include "experiments/study/forecast.hpp"
 #include "reference/ranks/cpu_attention.hpp"
 #include "reference/ranks/executor.hpp"
 #include "reference/tensors/blas.hpp"
-#include "sim/machine/machine.hpp"
 
 #include <fmt/format.h>
 
@@ -25,26 +18,6 @@ namespace ringlab::experiments {
 namespace {
 
 using layouts::OpKind;
-using layouts::Pass;
-
-/// A sum of gradients or a merge of partial results that was timed: bytes of its operand, and processor time.
-struct TimedSum {
-    OpKind kind;
-    double bytes = 0, seconds = 0;
-};
-
-/// A pass in which messages travel and nothing is computed.
-struct TimedMessages {
-    double bytes = 0;  ///< that a rank sends; it receives as many
-    double seconds = 0;
-};
-
-std::vector<double> busy_of(const std::vector<std::vector<Measurement>>& repeats, Pass pass, std::size_t span) {
-    std::vector<double> seconds;
-    for (const auto& repeat : repeats)
-        seconds.push_back(layouts::to_seconds(repeat.front().timeline(pass).spans[span].busy));
-    return seconds;
-}
 
 /// The passes that are timed for each length and mask: one rank with the whole sequence; ranks that take turns and
 /// carry their rows from block to block; and ranks that merge partial results. A rank's chunks are whole tiles, because
@@ -60,6 +33,16 @@ constexpr Way ways[] = {{1, 1, "contiguous", "carry"}, {4, 4, "contiguous", "car
 struct TimedCase {
     Case which;
     bool held_out = false;
+};
+
+/// Bytes and seconds of sums or messages.
+struct Moved {
+    std::vector<double> bytes, seconds;
+
+    void add(double of_bytes, double of_seconds) {
+        bytes.push_back(of_bytes);
+        seconds.push_back(of_seconds);
+    }
 };
 
 class Calibration {
@@ -115,9 +98,9 @@ public:
 
     void fit() {
         for (const auto pass : both_passes) {
-            auto& cost = cost_of(machine_, pass);
+            auto& cost = cost_of(fitted_.machine, pass);
             const auto section = fmt::format("attention.{}", to_string(pass));
-            for (const auto& [key, why] : fit_prices(cost, timings_of(attends(pass), pass, machine_)))
+            for (const auto& [key, why] : fit_prices(cost, timings_of(fitted_.attends(pass), pass, fitted_.machine)))
                 source(fmt::format("{}.{}", section, key), why);
             for (const auto* key : {".begin_us", ".begin_memory_ratio"})
                 source(section + key, "nothing surrounds the attends of a pass");
@@ -131,74 +114,39 @@ public:
             time_products<float>();
     }
 
-    std::string text(const std::string& heading) const { return sim::machine_text(machine_, sources_, heading); }
-
-    /// The table of the fit: a line for each plan and pass, with the sum over its attends. Also sets the mean and the
-    /// 95th percentile (`worst`) of the relative errors of the attends that were held out.
-    std::string table(double& mean, double& worst) const {
-        Table table({"mask", "tokens", "P", "pass", "measured ms", "fitted ms", "error", ""});
-        std::vector<double> errors;
-        for (const auto pass : both_passes) {
-            const auto& all = attends(pass);
-            for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-                double measured = 0, fitted = 0;
-                for (; end < all.size() && all[end].plan == all[begin].plan; ++end) {
-                    const double seconds = predicted_seconds(all[end], pass, machine_);
-                    measured += all[end].seconds;
-                    fitted += seconds;
-                    if (all[end].held_out) errors.push_back(std::abs(seconds / all[end].seconds - 1));
-                }
-                const auto& plan = *all[begin].plan;
-                table.add({plan.mask().name(), fmt::format("{}", plan.problem.tokens),
-                           fmt::format("{}", plan.layout().ranks()), to_string(pass),
-                           fmt::format("{:.3f}", measured * 1e3), fmt::format("{:.3f}", fitted * 1e3),
-                           fmt::format("{:+.1f} %", (fitted / measured - 1) * 100),
-                           all[begin].held_out ? "held out" : ""});
-            }
-        }
-        std::sort(errors.begin(), errors.end());
-        mean = worst = 0;
-        for (const auto error : errors) mean += error / static_cast<double>(errors.size());
-        if (!errors.empty()) worst = errors[errors.size() * 95 / 100];
-        return table.text();
-    }
+    const FittedMachine& fitted() const { return fitted_; }
 
 private:
-    std::vector<TimedAttend>& attends(Pass pass) { return pass == Pass::forward ? forward_ : backward_; }
-    const std::vector<TimedAttend>& attends(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
-
     Plan plan_of(const Case& which) const { return make_plan(which, problem_); }
 
-    std::vector<std::vector<Measurement>> repeats_of(const Case& which, const Plan& plan) {
-        const auto backend = make_backend(config_.execution, config_.problem.arithmetic, which.ranks);
+    RingRun run(const Case& which, const Plan& plan) {
+        const auto backend = make_backend(config_.execution, {{which.ranks}, config_.problem.arithmetic});
         const auto& inputs = source_.get(which, plan.problem);
-        auto repeats = backend->run(plan, policy_from(which.policy, plan.problem.dtype),
-                                    std::span(&inputs.front().inputs, 1), config_.execution.repeats + 1);
-        repeats.erase(repeats.begin());  // warm-up
-        return repeats;
+        auto options = judged_options(config_.execution, policy_from(which.policy, plan.problem.dtype),
+                                      std::span(&inputs.front().inputs, 1), config_.execution.repeats);
+        options.warm_up = 1;
+        return std::move(backend->run(plan, {.ring = which.ranks}, options).front());
     }
 
     void time(const Case& which, bool held_out) {
         const auto plan = std::make_shared<const Plan>(plan_of(which));
-        const auto repeats = repeats_of(which, *plan);
+        const auto ring = run(which, *plan);
         for (const auto pass : both_passes) {
             const auto& schedule = *plan->schedule(pass);
-            std::size_t span = 0;
-            for (int rank = 0; rank < schedule.ranks(); ++rank) {
-                auto ops = schedule.ops(rank);
-                while (const auto* op = ops.next()) {
-                    const double seconds = op->transfers() ? 0 : median(busy_of(repeats, pass, span));
-                    ++span;
-                    if (op->kind == OpKind::attend)
-                        attends(pass).push_back(
-                            {plan, rank, op->part.block, {op->begins, op->ends}, seconds, held_out, ""});
-                    else if (op->kind == OpKind::add || op->kind == OpKind::merge)
-                        sums_.push_back({op->kind, static_cast<double>(op->bytes), seconds});
-                    if (op->kind == OpKind::attend && which.ranks == 1) {
-                        auto& best = cost_of(machine_, pass).flops;
-                        best = std::max(best, schedule.flop(*op) / seconds);
-                    }
-                }
+            for (const auto& one : executed_operations(schedule, ring.of(pass))) {
+                const auto seconds = one.seconds.median;
+                if (one.op.kind == OpKind::add || one.op.kind == OpKind::merge)
+                    sums_[one.op.kind].add(static_cast<double>(one.op.bytes), seconds);
+                if (one.op.kind != OpKind::attend) continue;
+                fitted_.attends(pass).push_back({plan,
+                                                 one.rank,
+                                                 one.op.part.block,
+                                                 {one.op.begins, one.op.ends},
+                                                 seconds,
+                                                 held_out,
+                                                 to_string(pass)});
+                auto& best = cost_of(fitted_.machine, pass).flops;
+                if (which.ranks == 1) best = std::max(best, schedule.flop(one.op) / seconds);
             }
         }
     }
@@ -216,15 +164,15 @@ private:
                          2,
                          2 * half};
         const auto plan = plan_of(which);
-        const auto repeats = repeats_of(which, plan);
+        const auto ring = run(which, plan);
         for (const auto pass : both_passes) {
             std::vector<double> seconds;
-            for (const auto& repeat : repeats) seconds.push_back(outside_compute(repeat.front().timeline(pass)));
+            for (const auto& timeline : ring.of(pass).timelines) seconds.push_back(outside_compute(timeline));
             double bytes = 0;
             auto ops = plan.schedule(pass)->ops(0);
             while (const auto* op = ops.next())
                 if (op->kind == OpKind::send) bytes += static_cast<double>(op->bytes);
-            messages_.push_back({bytes, median(seconds)});
+            messages_.add(bytes, typical(seconds).median);
         }
     }
 
@@ -242,14 +190,14 @@ private:
 
     void describe_machine() {
         const reference::TileSizes tiles;
-        machine_.name = fmt::format("{}, {}", processor_name(), config_.problem.arithmetic);
-        machine_.description = "CPU backend, each rank a processor of its own; calibrated on single operations";
+        fitted_.machine.name = fmt::format("{}, {}", processor_name(), config_.problem.arithmetic);
+        fitted_.machine.description = "CPU backend, each rank a processor of its own; calibrated on single operations";
         source("topology", "one computer");
         source("topology.gpus_per_host", "any number of ranks, a processor each");
         source("gpu.multiprocessors", "a rank computes on one thread");
         source("host", "none: a rank's thread issues what it does");
         for (const auto pass : both_passes) {
-            auto& cost = cost_of(machine_, pass);
+            auto& cost = cost_of(fitted_.machine, pass);
             cost.head_dim = problem_.head_dim;
             cost.value_dim = problem_.value_dim;
             cost.tile_rows = tiles.rows;
@@ -267,25 +215,20 @@ private:
     /// same time. In the model the processor's time is therefore a shared resource (the one called memory), and attends
     /// and messages each need all of it.
     void fit_messages() {
-        auto& link = machine_.inside_host;
+        auto& link = fitted_.machine.inside_host;
         source("gpu.attention_memory_gigabytes_per_second",
                "all: what copies a rank's messages is the processor that computes its attends");
-        if (messages_.empty()) {
+        if (messages_.bytes.empty()) {
             for (const auto* section : {"gpu.memory_gigabytes_per_second", "inside_host"})
                 source(section, "not calibrated: one processor");
-            machine_.memory_bytes_per_second = 1e15;
+            fitted_.machine.memory_bytes_per_second = 1e15;
             return;
         }
-        std::vector<double> bytes, seconds;
-        for (const auto& one : messages_) {
-            bytes.push_back(one.bytes);
-            seconds.push_back(one.seconds);
-        }
-        const auto line = fit_rising_line(bytes, seconds);
+        const auto line = fit_rising_line(messages_.bytes, messages_.seconds);
         link.latency_seconds = line.constant;
         // Each byte is sent and received, one after the other, by the same processor time.
-        machine_.memory_bytes_per_second = machine_.attention_memory_bytes_per_second = 2 / line.slope;
-        link.link_bytes_per_second = machine_.memory_bytes_per_second;
+        fitted_.machine.memory_bytes_per_second = fitted_.machine.attention_memory_bytes_per_second = 2 / line.slope;
+        link.link_bytes_per_second = fitted_.machine.memory_bytes_per_second;
         link.send_memory_ratio = link.receive_memory_ratio = 1;
         const auto* fitted = "fitted to messages between two ranks that have next to nothing to compute";
         source("gpu.memory_gigabytes_per_second", fitted);
@@ -296,17 +239,15 @@ private:
 
     void fit_sums() {
         const auto line_of = [&](OpKind kind) {
-            std::vector<double> bytes, seconds;
-            for (const auto& sum : sums_)
-                if (sum.kind == kind) bytes.push_back(sum.bytes), seconds.push_back(sum.seconds);
-            const auto line = fit_line(bytes, seconds);
-            return line.has_slope ? fit_rising_line(bytes, seconds) : line;
+            const auto& timed = sums_[kind];
+            const auto line = fit_line(timed.bytes, timed.seconds);
+            return line.has_slope ? fit_rising_line(timed.bytes, timed.seconds) : line;
         };
         const auto add = line_of(OpKind::add), merge = line_of(OpKind::merge);
-        machine_.accumulate_launch_seconds = add.constant;
-        machine_.add_memory_ratio = add.slope * machine_.memory_bytes_per_second;
-        machine_.merge_memory_ratio = merge.slope * machine_.memory_bytes_per_second;
-        machine_.copy_memory_ratio = machine_.add_memory_ratio;
+        fitted_.machine.accumulate_launch_seconds = add.constant;
+        fitted_.machine.add_memory_ratio = add.slope * fitted_.machine.memory_bytes_per_second;
+        fitted_.machine.merge_memory_ratio = merge.slope * fitted_.machine.memory_bytes_per_second;
+        fitted_.machine.copy_memory_ratio = fitted_.machine.add_memory_ratio;
         source("accumulate", "fitted to processor time of sums and merges");
         if (!add.has_slope) source("accumulate.add_memory_ratio", not_determined_by("sums of one size"));
         if (!merge.has_slope) source("accumulate.merge_memory_ratio", not_determined_by("merges of one size"));
@@ -327,45 +268,35 @@ private:
                                 reference::transpose(reference::MatrixView<Real>{b.data(), columns, inner, inner}),
                                 {c.data(), rows, columns, columns});
             const auto seconds = layouts::to_seconds(reference::thread_cpu_time() - begin);
-            if (seconds > 0) machine_.matrix_product_flops = std::max(machine_.matrix_product_flops, flop / seconds);
+            if (seconds > 0)
+                fitted_.machine.matrix_product_flops = std::max(fitted_.machine.matrix_product_flops, flop / seconds);
         }
         source("matrix_product", "measured: 512 rows with a matrix of 512 x 128, one thread");
     }
 
-    void source(const std::string& key, const std::string& text) { sources_[key] = text; }
+    void source(const std::string& key, const std::string& text) { fitted_.sources[key] = text; }
 
     const Config& config_;
     Source source_;
     layouts::Problem problem_;
-    sim::Machine machine_;
+    FittedMachine fitted_;
     std::vector<TimedCase> cases_;
-    std::vector<TimedAttend> forward_, backward_;
-    std::vector<TimedSum> sums_;
-    std::vector<TimedMessages> messages_;
-    std::map<std::string, std::string> sources_;
+    std::map<OpKind, Moved> sums_;
+    Moved messages_;
 };
 
 }  // namespace
 
-int calibrate_cpu(const Config& config) {
+void calibrate_cpu(const Config& config) {
     Calibration calibration(config);
     calibration.prepare();
     say_when_interrupted("interrupted; no machine file was written");
     calibration.measure();
     calibration.fit();
-    double mean = 0, worst = 0;
-    const auto table = calibration.table(mean, worst);
-    const auto accuracy =
-        fmt::format("held-out attends are predicted within {:.1f} % on average, 95 of 100 within {:.1f} %", mean * 100,
-                    worst * 100);
-    const auto text = calibration.text(
-        fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {};\n{}.\nRanks have a processor "
-                    "each.\nHow to read a machine file: see h200_nvswitch_copy_engine.toml.",
-                    config.problem.arithmetic, config.problem.heads.empty() ? "4:2" : config.problem.heads, accuracy));
-    const auto output = write_machine_file(config.output.files, config.output.path, text);
-    fmt::print("{}\n{}.\n", table, accuracy);
-    announce_machine_file(output, text);
-    return 0;
+    write_fit(config, config.output.path, calibration.fitted(),
+              fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {}",
+                          config.problem.arithmetic, config.problem.heads.empty() ? "4:2" : config.problem.heads),
+              "Ranks have a processor each.\n", true);
 }
 
 }  // namespace ringlab::experiments

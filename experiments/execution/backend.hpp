@@ -1,16 +1,14 @@
 #pragma once
 
-#include "experiments/execution/bench.hpp"
-#include "experiments/execution/gpu_probe.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
+#include "experiments/execution/ring_run.hpp"
 #include "experiments/options/options.hpp"
-#include "experiments/record/record.hpp"
+#include "experiments/record/provenance.hpp"
 #include "layouts/basics/registry.hpp"
-#include "layouts/timeline/timeline.hpp"
-#include "reference/tensors/tensors.hpp"
+#include "layouts/basics/ring_group.hpp"
+#include "sim/machine/machine.hpp"
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,58 +18,119 @@
 
 namespace ringlab::experiments {
 
-/// Results and times of a forward and a backward pass of one ring.
-struct Measurement {
-    /// o rounded to the problem's dtype; gradients as accumulated. Only the last repeat has them, and only if they
-    /// are judged or saved.
-    reference::Outputs outputs;
-    reference::Tensor o_unrounded;  ///< o before its last rounding
-    layouts::Timeline forward, backward;
-    /// Seconds by rank, from the pass's start on the first rank to its end on this one.
-    std::vector<double> forward_seconds, backward_seconds;
-    std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
-    std::vector<std::int64_t> own_bytes;     ///< by rank: inputs and results
-    /// Seconds by pass and rank of rotating q and k before the forward pass, and dq and dk after the backward pass.
-    /// They are no part of the passes' seconds. Empty if nothing is rotated.
-    std::array<std::vector<double>, 2> rotation_seconds{};
-    double clock_uncertainty = 0;  ///< seconds by which times of different ranks may disagree
-
-    const layouts::Timeline& timeline(layouts::Pass pass) const {
-        return pass == layouts::Pass::forward ? forward : backward;
-    }
-    const std::vector<double>& seconds(layouts::Pass pass) const {
-        return pass == layouts::Pass::forward ? forward_seconds : backward_seconds;
-    }
+/// In which repeats every operation is timed. On GPUs this makes short passes slower.
+enum class Timelines {
+    none,
+    extra,  ///< in extra passes after the timed ones, of which one with the median time is kept
+    all,
 };
 
-/// Something that executes schedules: the one place where an experiment meets a device.
+/// How the passes of a plan are executed, and what is kept of them.
+struct RunOptions {
+    std::span<const reference::Inputs> inputs = {};  ///< one per replica; none: drawn by `seed`, to be timed alone
+    std::uint64_t seed = 1;
+    bool keep_results = true;             ///< bring them to the host, as accumulated, to be judged or saved
+    bool round_results = false;           ///< leave them in the problem's dtype, as a model wants them
+    bool running_output_rounded = false;  ///< see Policy
+    bool deterministic = false;           ///< dq in a fixed order
+    /// By name; empty: as the user chose. "loopback" has all ranks take turns on the first GPU.
+    std::string transport = {}, kernels = {};
+    Timelines timelines = Timelines::all;
+    int warm_up = 0;             ///< least number of passes before those that are kept
+    double warm_up_seconds = 0;  ///< and least time
+    int repeats = 1;             ///< least number of passes that are kept
+    double repeat_seconds = 0;   ///< and least time
+};
+
+/// As results are made that are judged, `repeats` times.
+RunOptions judged_options(const ExecutionConfig& config, const Policy& policy,
+                          std::span<const reference::Inputs> inputs, int repeats);
+
+/// As `throughput` and `validate` time rings: until clocks and power are steady.
+RunOptions timed_options(const ExecutionConfig& config, const TimingConfig& timing, std::uint64_t seed);
+
+/// How calls are timed on a device: in rounds, each call for some seconds in a row.
+struct CallTiming {
+    int rounds = 5;
+    double seconds = 0.15;
+    double warm_up_seconds = 0.5;
+    double rest = 0;  ///< pause after each row of calls, in times of its length; 0 keeps the device busy
+    bool sustained = true, bursts = false;  ///< back to back; single passes apart from each other
+};
+
+/// Calls on one device: our own kernels by the names of gpu::DeviceAttention, "cudnn", "matrix_product".
+struct CallsWanted {
+    const Plan* plan = nullptr;  ///< of all but matrix products
+    int rank = 0, block = 0;     ///< whose rows attend to whose keys
+    std::vector<std::string> names = {};
+    std::string kernels = {};  ///< family; empty: as the user chose
+    int device = 0;
+};
+
+/// FLOP of a "matrix_product": two square matrices.
+inline constexpr double matrix_product_flop = 2.0 * 8192 * 8192 * 8192;
+
+/// What executes schedules and times devices: the one place where an experiment meets a device.
 class Backend {
 public:
     virtual ~Backend() = default;
 
     /// Whether this process has the results, writes the record and talks to the user.
-    virtual bool is_root() const = 0;
+    virtual bool is_root() const { return true; }
 
     /// Returns on every process what the root process gave as `root_says`. All processes call it.
-    virtual bool agree(bool root_says) = 0;
+    virtual bool agree(bool root_says) { return root_says; }
 
-    /// Whether run() may be given no inputs. Then it draws its own, with which passes are timed but not judged.
-    virtual bool draws_inputs() const { return false; }
+    /// Writes what it knows of the devices.
+    virtual void add_provenance(Provenance&) const {}
 
-    /// Bytes per second at which a device reads its memory, measured anew; none where that is not known.
+    /// Executes both passes of a plan: a result for each replica of the group; none on processes that are not root.
+    std::vector<RingRun> run(const Plan& plan, const layouts::RingGroup& group, const RunOptions& options);
+
+    // Of accelerators; other backends throw Error, or know nothing.
+
+    /// Bytes per second at which a device reads its memory, measured anew.
     virtual std::optional<double> memory_read_rate() { return std::nullopt; }
 
-    /// Executes both passes `repeats` times: [repeat][replica], from one input per replica; no replicas on processes
-    /// that are not root.
-    virtual std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
-                                                      std::span<const reference::Inputs> inputs, int repeats) = 0;
+    /// One pass of each kind beside `occupied` bytes of each device, not warmed up.
+    virtual MemoryTrial try_memory(const Plan& plan, std::int64_t occupied);
 
-    /// Writes what it knows of the devices (once for each invocation), and of the last run.
-    virtual void add_provenance(Provenance&) const {}
-    virtual void describe(RunWriter& run) const = 0;
+    virtual DeviceTimes time_calls(const CallsWanted& wanted, const CallTiming& timing);
+
+    /// Links between the first `devices` devices.
+    virtual std::vector<LinkTimes> time_links(int devices, const std::vector<std::int64_t>& message_bytes);
+
+    /// Messages between all devices beside a call of a plan of one rank: "message", "alone" (the call without messages)
+    /// and "beside". Empty if there is one device, or no such transport.
+    virtual std::vector<CallTimes> time_busy_links(const CallsWanted& wanted, const std::string& transport,
+                                                   std::int64_t message_bytes);
+
+    /// A machine of these devices with the work tiles of the problem's kernels and of all others, without times.
+    virtual sim::Machine bare_machine(const layouts::Problem& problem);
+
+    /// Names of the devices of this process.
+    virtual std::vector<std::string> devices() const { return {}; }
+    /// Transports between them that this program has.
+    virtual std::vector<std::string> transports() const { return {}; }
+    /// Name of the kernel family that computes the problem.
+    virtual std::string kernels(const layouts::Problem& problem) const;
+
+private:
+    virtual std::vector<RingRun> execute(const Plan& plan, const layouts::RingGroup& group,
+                                         const RunOptions& options) = 0;
+    friend std::unique_ptr<Backend> make_backend(const ExecutionConfig&, const struct BackendUse&);
+    std::function<void()> before_run_;  // makes the fault of --fault
 };
 
-/// A backend that a user can choose by name: its own options, and the objects that it makes for experiments.
+/// What a backend is opened for.
+struct BackendUse {
+    std::vector<int> ranks = {1};  ///< sizes of the rings
+    std::string arithmetic = "bf16";
+    bool device_per_rank = false;  ///< times are reported, so ranks must not share devices
+    std::string cudnn = "";        ///< path of the library that kernels are compared with; empty: the system's
+};
+
+/// A backend that a user can choose by name, and its own options.
 class BackendKind {
 public:
     virtual ~BackendKind() = default;
@@ -86,21 +145,11 @@ public:
     /// will take.
     virtual bool on_processors() const { return false; }
 
-    /// What measures parts of a pass on its devices, for `calibrate`; null where whole passes of one rank are timed.
-    virtual std::unique_ptr<GpuProbe> probe() const { return nullptr; }
-
-    /// What times rings of `ranks`, for `throughput` and `validate`. `seed` is for random inputs that the host makes;
-    /// devices that make their own do not use it.
-    /// Throws Error as make() does, and where there are fewer devices than ranks.
-    virtual std::unique_ptr<Bench> bench(const ExecutionConfig& config, const TimingConfig& timing,
-                                         const std::vector<int>& ranks, std::uint64_t seed) const = 0;
-
     /// Transports that rings on these devices can use, the usual one first.
     virtual std::vector<std::string> transports() const = 0;
 
-    /// For rings of `ranks`. Throws Error if it was not built, finds no devices, or cannot do what is asked for.
-    virtual std::unique_ptr<Backend> make(const ExecutionConfig& config, const std::string& arithmetic,
-                                          int ranks) const = 0;
+    /// Throws Error if it was not built, finds no devices, or cannot do what is asked for.
+    virtual std::unique_ptr<Backend> open(const ExecutionConfig& config, const BackendUse& use) const = 0;
 };
 
 using BackendFactory = std::function<std::shared_ptr<BackendKind>()>;
@@ -116,23 +165,14 @@ struct BackendRegistration {
 /// The one that the configuration names. Throws Error that lists the known ones.
 std::shared_ptr<const BackendKind> backend_kind(const ExecutionConfig& config);
 
-/// The backend that the configuration names, for rings of `ranks`, with the fault that --fault asks for. Throws Error
-/// as BackendKind::make() does, and if the fault cannot be made there.
-std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const std::string& arithmetic, int ranks);
+/// The backend that the configuration names, with the fault that --fault asks for. Throws Error as BackendKind::open()
+/// does, and if the fault cannot be made there.
+std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const BackendUse& use);
 
-/// After this call the error line of a process that ends because another one is gone also says that finished runs are
-/// in the record.
-void point_at_record(const ExecutionConfig& config);
-
-/// Returns on every process whether the record holds a run, which only the root process knows (`root_says`). Then
-/// calls point_at_record(), because there is a record from now on. `asked` is a Backend or a Bench. All processes call
-/// it.
-template <class Asked>
-bool is_recorded(const ExecutionConfig& config, Asked& asked, bool root_says) {
-    const bool recorded = asked.agree(root_says);
-    point_at_record(config);
-    return recorded;
-}
+/// Returns on every process whether the record holds a run, which only the root process knows (`root_says`). After
+/// this call the error line of a process that ends because another one is gone also says that finished runs are in the
+/// record. All processes call it.
+bool is_recorded(const ExecutionConfig& config, Backend& backend, bool root_says);
 
 /// Calls `body`, inside an MPI session if the configuration asks for MPI. An error of one process then ends all
 /// processes. So does a process whose `configuration` (a text) differs from that of the others.

@@ -1,6 +1,7 @@
 #include "experiments/execution/machine_fault.hpp"
 
 #include "experiments/options/values.hpp"
+#include "layouts/basics/require.hpp"
 #include "processes/session.hpp"
 
 #include <fmt/format.h>
@@ -14,35 +15,6 @@
 
 namespace ringlab::experiments {
 namespace {
-
-class StruckBackend : public Backend {
-public:
-    StruckBackend(std::unique_ptr<Backend> inner, const MachineFault& fault)
-        : inner_(std::move(inner)), fault_(fault) {}
-
-    bool is_root() const override { return inner_->is_root(); }
-    bool agree(bool root_says) override { return inner_->agree(root_says); }
-    std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
-                                              std::span<const reference::Inputs> inputs, int repeats) override {
-        if (processes::Session::current().rank() == fault_.rank)
-            std::thread([fault = fault_] { strike(fault); }).detach();
-        return inner_->run(plan, policy, inputs, repeats);
-    }
-    void add_provenance(Provenance& provenance) const override { inner_->add_provenance(provenance); }
-    void describe(RunWriter& run) const override { inner_->describe(run); }
-
-private:
-    static void strike(const MachineFault& fault) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        const bool stops = fault.kind == MachineFault::Kind::stop;
-        const auto text = fmt::format("{}rank {} {} itself\n", struck_text, fault.rank, stops ? "stops" : "kills");
-        [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
-        raise(stops ? SIGSTOP : SIGKILL);
-    }
-
-    std::unique_ptr<Backend> inner_;
-    const MachineFault fault_;
-};
 
 /// Seconds of the shortest attend that is compared: in shorter ones cold caches are a large part.
 constexpr double shortest = 2e-4;
@@ -93,18 +65,24 @@ std::optional<MachineFault> parse_machine_fault(const std::string& text, int wor
     return MachineFault{kind->second, static_cast<int>(rank)};
 }
 
-std::unique_ptr<Backend> struck(std::unique_ptr<Backend> backend, const MachineFault& fault) {
-    return std::make_unique<StruckBackend>(std::move(backend), fault);
+void strike_soon(const MachineFault& fault) {
+    if (processes::Session::current().rank() != fault.rank) return;
+    std::thread([fault] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        const bool stops = fault.kind == MachineFault::Kind::stop;
+        const auto text = fmt::format("{}rank {} {} itself\n", struck_text, fault.rank, stops ? "stops" : "kills");
+        [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+        raise(stops ? SIGSTOP : SIGKILL);
+    }).detach();
 }
 
-std::optional<SlowRank> slow_rank(const std::vector<std::vector<Measurement>>& repeats) {
+std::optional<SlowRank> slow_rank(const std::vector<RingRun>& rings) {
     constexpr double least = 2;
     SlowRank slowest;
-    if (repeats.empty()) return {};
-    for (std::size_t replica = 0; replica < repeats.front().size(); ++replica)
-        for (const auto timeline : {&Measurement::forward, &Measurement::backward}) {
+    for (std::size_t replica = 0; replica < rings.size(); ++replica)
+        for (const auto* pass : {&rings[replica].forward, &rings[replica].backward}) {
             std::vector<Quickest> of_rank;
-            for (const auto& repeat : repeats) note_attends(repeat[replica].*timeline, of_rank);
+            for (const auto& timeline : pass->timelines) note_attends(timeline, of_rank);
             for (std::size_t rank = 0; rank < of_rank.size(); ++rank)
                 if (const auto factor = slowness(of_rank, rank); factor > slowest.factor)
                     slowest = {static_cast<int>(replica), static_cast<int>(rank), factor};

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/execution/backend.hpp"
+#include "experiments/execution/ring_run.hpp"
 
 #include <optional>
 #include <string>
@@ -23,9 +23,9 @@ struct MachineFault {
 /// The fault that `text` names; none for "". Throws Error that says what would be right.
 std::optional<MachineFault> parse_machine_fault(const std::string& text, int world);
 
-/// Wraps a backend. If this process is the rank of the fault, it prints a line and then stops or kills itself, soon
-/// after its first run has begun. Only under MPI.
-std::unique_ptr<Backend> struck(std::unique_ptr<Backend> backend, const MachineFault& fault);
+/// If this process is the rank of the fault, it prints a line and then stops or kills itself, soon after this call.
+/// Only under MPI.
+void strike_soon(const MachineFault& fault);
 
 /// The beginning of this line.
 inline constexpr const char* struck_text = "[fault] ";
@@ -40,6 +40,6 @@ struct SlowRank {
 /// take less than twice as long as one that has it to itself.) Only attends of 0.2 ms or longer are compared, and only
 /// those to the same number of visible pairs. The quickest attend of each rank counts, because nothing has disturbed
 /// it.
-std::optional<SlowRank> slow_rank(const std::vector<std::vector<Measurement>>& repeats);
+std::optional<SlowRank> slow_rank(const std::vector<RingRun>& rings);
 
 }  // namespace ringlab::experiments

@@ -1,6 +1,5 @@
 #include "experiments/inputs/inputs.hpp"
 
-#include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/inputs/inputs_random.hpp"
 #include "experiments/inputs/parallel.hpp"
 #include "layouts/basics/require.hpp"

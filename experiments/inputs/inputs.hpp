@@ -41,6 +41,9 @@ const std::vector<InputKind>& input_kinds();
 /// Inputs of the sizes, scale and dtype of `problem`. Throws Error naming the known kinds if `kind` is not one of them.
 InputData generate_inputs(const std::string& kind, const layouts::Problem& problem, std::uint64_t seed);
 
+/// dO of standard normal numbers, as of every input kind, not yet rounded.
+reference::Tensor normal_dout(const layouts::Problem& problem, std::uint64_t seed);
+
 struct LoadOptions {
     std::int64_t tokens = 0;                   ///< the first so many; 0: all
     std::optional<layouts::DType> dtype = {};  ///< round to this one; without it, q, k, v and do must agree

@@ -1,7 +1,6 @@
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/written_file.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "reference/tensors/rounding.hpp"

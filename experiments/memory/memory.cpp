@@ -267,10 +267,9 @@ MemoryNeed describe_predicted_memory(RunWriter& run, const Plan& plan, const Mem
     return need;
 }
 
-void describe_memory_error(RunWriter& run, const MemoryNeed& predicted, const Measurement& measured) {
+void describe_memory_error(RunWriter& run, const MemoryNeed& predicted, const RingRun& measured) {
     std::int64_t most = 0;
-    for (std::size_t rank = 0; rank < measured.memory_bytes.size(); ++rank)
-        most = std::max(most, measured.memory_bytes[rank] + measured.own_bytes[rank]);
+    for (const auto& share : measured.memory) most = std::max(most, share.total());
     run.attribute("memory_measured", most, "B", "counted by the backend, the most of any rank");
     run.attribute("prediction_error_memory",
                   static_cast<double>(predicted.total()) / static_cast<double>(std::max<std::int64_t>(most, 1)) - 1,

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "experiments/execution/backend.hpp"
 #include "experiments/options/case.hpp"
+#include "experiments/execution/ring_run.hpp"
+#include "experiments/record/run_writer.hpp"
 #include "layouts/schedules/schedule.hpp"
 
 #include <array>
@@ -47,7 +48,7 @@ MemoryNeed most_memory(const layouts::Schedule& forward, const layouts::Schedule
 MemoryNeed describe_predicted_memory(RunWriter& run, const Plan& plan, const MemoryModel& model);
 
 /// Writes what the backend counted beside the prediction: columns memory_measured and prediction_error_memory.
-void describe_memory_error(RunWriter& run, const MemoryNeed& predicted, const Measurement& measured);
+void describe_memory_error(RunWriter& run, const MemoryNeed& predicted, const RingRun& measured);
 
 /// "412 MiB", "1.25 GiB".
 std::string memory_text(std::int64_t bytes);

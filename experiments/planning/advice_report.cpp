@@ -91,17 +91,10 @@ std::string pair_text(const Advice& advice) {
         pair->backward->which.schedule);
 }
 
-std::vector<std::string> cause_table_header() {
-    std::vector<std::string> header{"", "layout", "schedule", "P"};
-    for (auto& name : cause_header()) header.push_back(std::move(name));
-    return header;
-}
-
-std::vector<std::string> cause_row(const Advised& one, std::size_t place) {
-    std::vector<std::string> cells{fmt::format("{}", place), one.which.layout, one.which.schedule,
-                                   fmt::format("{}", one.which.ranks)};
-    for (auto& cell : cause_cells(one.causes.value_or(sim::Breakdown{}))) cells.push_back(std::move(cell));
-    return cells;
+void add_causes(Table& table, const Advised& one, std::size_t place) {
+    table.start().cell("", static_cast<std::int64_t>(place)).cell("layout", one.which.layout);
+    table.cell("schedule", one.which.schedule).cell("P", one.which.ranks);
+    add_cause_cells(table, *one.causes);
 }
 
 /// A table of the candidates that may be among the first and were not simulated.
@@ -189,11 +182,10 @@ Json json_of(const Advised& one) {
 std::string advice_text(const Advice& advice, const Question& question) {
     const auto ranked = advice.ranked();
     const auto rows = std::min(question.rows, ranked.size());
-    Table table(row_header()), causes(cause_table_header());
+    Table table(row_header()), causes;
     for (std::size_t i = 0; i < rows; ++i) {
         table.add(row_of(*ranked[i], i + 1));
-        auto cells = cause_row(*ranked[i], i + 1);
-        if (ranked[i]->causes) causes.add(std::move(cells));
+        if (ranked[i]->causes) add_causes(causes, *ranked[i], i + 1);
     }
     std::string text = ranked.empty() ? "" : fmt::format("{}\n{}", table.text(), row_definitions);
     text += pair_text(advice);
@@ -204,7 +196,7 @@ std::string advice_text(const Advice& advice, const Question& question) {
             "take no time; that is {:.0f} % of the first row.\n",
             milliseconds(*advice.least_seconds), 100 * *advice.least_seconds / ranked.front()->seconds());
     if (ranked.size() > rows) text += fmt::format("{} slower ones are in the record.\n", ranked.size() - rows);
-    if (rows > 0 && ranked.front()->causes) text += fmt::format("\n{}\n{}", causes.text(), cause_definitions);
+    if (rows > 0 && ranked.front()->causes) text += "\n" + causes_text(causes);
     const auto estimates = estimates_text(advice, question);
     if (text.empty() && estimates.empty()) text = nothing_fits_text(advice, question);
     return fmt::format("{}{}\n{}\n{}", text, estimates, others_text(advice), trust_text(advice, question));

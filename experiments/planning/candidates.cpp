@@ -3,7 +3,7 @@
 #include "experiments/options/planned.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/prediction/predictor.hpp"
-#include "experiments/prediction/scored_rings.hpp"
+#include "experiments/prediction/uncertainty.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
 #include "sim/tiles/kernels.hpp"

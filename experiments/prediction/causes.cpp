@@ -61,10 +61,6 @@ std::string largest_first(std::vector<Line> lines, const sim::Breakdown& found) 
     return text;
 }
 
-void append(std::vector<std::string>& words, std::vector<std::string> more) {
-    words.insert(words.end(), more.begin(), more.end());
-}
-
 constexpr const char* path_of_lines = "predicted/time_by_cause";
 constexpr const char* path_of_tail = "predicted/tail_time";
 constexpr const char* path_of_imbalance = "predicted/imbalance_time";
@@ -92,17 +88,9 @@ const char* const cause_definitions =
     "  memory             merges, sums, copies; kernels and messages that wait because they share the memory's\n"
     "                     bandwidth\n";
 
-std::vector<std::string> cause_header() {
-    std::vector<std::string> header;
-    for (const auto& line : columns_of({})) header.emplace_back(line.name);
-    return header;
-}
-
-std::vector<std::string> cause_cells(const sim::Breakdown& found) {
-    std::vector<std::string> cells;
-    for (const auto& line : columns_of(found))
-        cells.push_back(fmt::format("{:.1f}", std::round(1000 * share(line.time, found)) / 10 + 0.0));  // no -0.0
-    return cells;
+void add_cause_cells(Table& table, const sim::Breakdown& found) {
+    for (const auto& [name, time] : columns_of(found))
+        table.cell(name, std::round(1000 * share(time, found)) / 10 + 0.0, "{:.1f}");  // no -0.0
 }
 
 std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& found, bool with_inside) {
@@ -144,19 +132,14 @@ void describe_causes(RunWriter& run, const std::vector<Dimension>& place, const 
            "message waits for its other side");
 }
 
-CauseTable::CauseTable(std::vector<std::string> header)
-    : table_([&] {
-          append(header, cause_header());
-          return header;
-      }()) {}
-
-void CauseTable::add(std::vector<std::string> cells, const Record& record, const std::string& run,
-                     const Record::Labels& labels) {
+std::optional<sim::Breakdown> recorded_causes(const Record& record, const std::string& run,
+                                              const Record::Labels& labels) {
+    if (!record.has(run, path_of_compute)) return std::nullopt;
     const auto seconds = [&](const char* path, const Record::Labels& which) {
         return layouts::to_picoseconds(record.numbers(run, path, which).front());
     };
-    if (!record.has(run, path_of_compute)) return;
-    sim::Breakdown found{.pass = seconds("predicted/makespan", labels)};
+    sim::Breakdown found;
+    found.pass = seconds("predicted/makespan", labels);
     for (std::size_t i = 0; i < sim::causes.size(); ++i) {
         auto which = labels;
         which["cause"] = to_string(sim::causes[i]);
@@ -166,11 +149,9 @@ void CauseTable::add(std::vector<std::string> cells, const Record& record, const
     found.imbalance = seconds(path_of_imbalance, labels);
     found.last = {seconds(path_of_compute, labels), seconds(path_of_transfer, labels),
                   seconds(path_of_late_peers, labels)};
-    append(cells, cause_cells(found));
-    table_.add(std::move(cells));
-    empty_ = false;
+    return found;
 }
 
-std::string CauseTable::text() const { return empty_ ? "" : table_.text() + "\n" + cause_definitions; }
+std::string causes_text(const Table& table) { return table.empty() ? "" : table.text() + "\n" + cause_definitions; }
 
 }  // namespace ringlab::experiments

@@ -5,15 +5,15 @@
 #include "experiments/record/run_writer.hpp"
 #include "sim/report/breakdown.hpp"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace ringlab::experiments {
 
-/// Where the time of predicted passes goes, as tables show it: in percent of the pass.
-std::vector<std::string> cause_header();
-std::vector<std::string> cause_cells(const sim::Breakdown& found);
+/// Adds to a line of a table where the time of a predicted pass goes, in percent of the pass.
+void add_cause_cells(Table& table, const sim::Breakdown& found);
 
 /// Names and seconds of the causes, which with "shared" add up to the pass, and if `with_inside` of all else that is
 /// known of it.
@@ -29,22 +29,11 @@ std::string causes_in_words(const sim::Breakdown& found);
 /// Datasets predicted/... of the pass that `place` chooses.
 void describe_causes(RunWriter& run, const std::vector<Dimension>& place, const sim::Breakdown& found);
 
-/// A table of the causes of runs and passes, as far as a record knows them.
-class CauseTable {
-public:
-    /// `header` of the columns in front, which say what pass it is.
-    explicit CauseTable(std::vector<std::string> header);
+/// The causes of a predicted pass, if the record knows them.
+std::optional<sim::Breakdown> recorded_causes(const Record& record, const std::string& run,
+                                              const Record::Labels& labels);
 
-    /// Does nothing if the record does not know the causes.
-    void add(std::vector<std::string> cells, const Record& record, const std::string& run,
-             const Record::Labels& labels);
-
-    /// The table with the definitions of its columns; "" if it has no rows.
-    std::string text() const;
-
-private:
-    Table table_;
-    bool empty_ = true;
-};
+/// A table with the definitions of its columns; "" if it has no lines.
+std::string causes_text(const Table& table);
 
 }  // namespace ringlab::experiments

@@ -3,6 +3,7 @@
 #include "experiments/files/resources.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "layouts/basics/require.hpp"
+#include "processes/session.hpp"
 
 #include <fmt/format.h>
 
@@ -38,6 +39,21 @@ std::string machines_with(std::int64_t gpus, double memory_bytes) {
 }
 
 }  // namespace
+
+sim::Machine described_machine(const std::string& file, const ExecutionConfig& config) {
+    auto machine = sim::load_machine(file);
+    if (config.mpi && processes::Session::current().rank() != 0) return machine;
+    for (const auto& note : machine.notes) fmt::print(stderr, "[note] {}: {}\n", file, note);
+    return machine;
+}
+
+void add_provenance(Provenance& provenance, const std::string& name, const std::string& file,
+                    const sim::Machine& machine) {
+    provenance.set_file("machine_" + name, file);
+    provenance.set("machine_" + name + "_text", machine.text);
+    if (const auto derived = sim::derived_text(machine); !derived.empty())
+        provenance.set("machine_" + name + "_derived", derived);
+}
 
 std::string machine_line(const std::string& name) {
     const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));

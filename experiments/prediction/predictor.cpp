@@ -3,7 +3,6 @@
 #include "experiments/files/resources.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/prediction/causes.hpp"
-#include "experiments/prediction/described_machine.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/study/describe.hpp"
 #include "sim/cost/cost.hpp"
@@ -49,7 +48,7 @@ Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass)
 }
 
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
-                                const std::vector<std::vector<Measurement>>& repeats) {
+                                const std::vector<RingRun>& rings) {
     for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial, disturbed] : predicted) {
         const auto add = [&](const char* what, double predicted_value, double measured_value) {
             run.attribute(
@@ -59,10 +58,10 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
                             "machine is the one measured",
                             what, to_string(pass), machine));
         };
-        const auto attends = median_attend_seconds(repeats, pass);
+        const auto attends = median_attend_seconds(rings.front().of(pass));
         add("balance", balance, balance_of(attends));
         add("compute", compute, *std::max_element(attends.begin(), attends.end()));
-        add("seconds", seconds, median_pass_seconds(repeats, pass));
+        add("seconds", seconds, median_pass_seconds(rings, pass));
     }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "experiments/execution/backend.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
+#include "experiments/execution/ring_run.hpp"
 #include "experiments/record/provenance.hpp"
 #include "experiments/record/record.hpp"
 #include "sim/machine/machine.hpp"
@@ -110,7 +110,7 @@ inline constexpr int disturbed_percents[] = {5, 50, 95, 99};
 
 /// Adds to the run, for each figure with a measured counterpart, a column with the error of prediction.
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
-                                const std::vector<std::vector<Measurement>>& repeats);
+                                const std::vector<RingRun>& rings);
 
 /// The labels that choose a machine's and a pass's numbers in the datasets predicted/....
 Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass);

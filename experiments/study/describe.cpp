@@ -77,64 +77,63 @@ void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan
 }
 
 /// What rotates q and k, or dq and dk, where anything does.
-void describe_rotation(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
-    std::vector<double> seconds, slowest;
-    std::int64_t ranks = 0;
-    for (const auto& repeat : repeats)
-        for (const auto& replica : repeat) {
-            const auto& of_ranks = replica.rotation_seconds[static_cast<std::size_t>(pass)];
-            if (of_ranks.empty()) return;
-            ranks = static_cast<std::int64_t>(of_ranks.size());
-            seconds.insert(seconds.end(), of_ranks.begin(), of_ranks.end());
-            slowest.push_back(*std::max_element(of_ranks.begin(), of_ranks.end()));
+void describe_rotation(RunWriter& run, const std::vector<RingRun>& rings, layouts::Pass pass, std::int64_t repeats) {
+    std::vector<double> seconds, most;
+    for (std::size_t repeat = 0; repeat < static_cast<std::size_t>(repeats); ++repeat)
+        for (const auto& ring : rings) {
+            const auto& rotation = ring.of(pass).rotation;
+            if (rotation.empty()) return;
+            seconds.insert(seconds.end(), rotation[repeat].begin(), rotation[repeat].end());
+            most.push_back(std::ranges::max(rotation[repeat]));
         }
     run.dataset("measured/rotation_time", measured(seconds),
                 {Dimension::at("pass", to_string(pass)),
-                 {"repeat", static_cast<std::int64_t>(repeats.size())},
-                 {"replica", static_cast<std::int64_t>(repeats.front().size())},
-                 {"rank", ranks}},
+                 {"repeat", repeats},
+                 {"replica", static_cast<std::int64_t>(rings.size())},
+                 {"rank"}},
                 "s",
                 "what rotates q and k before the forward pass, dq and dk behind the backward pass; part of neither");
-    run.attribute(fmt::format("rotation_measured_{}", to_string(pass)), median(std::move(slowest)), "s",
+    run.attribute(fmt::format("rotation_measured_{}", to_string(pass)), median(std::move(most)), "s",
                   "the slowest rank's measured/rotation_time, median of the repeats");
 }
 
-void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
-    const auto replicas = static_cast<std::int64_t>(repeats.front().size());
-    const auto ranks = static_cast<std::int64_t>(repeats.front().front().timeline(pass).ranks);
-    const auto count = static_cast<std::int64_t>(repeats.size());
+void describe_pass(RunWriter& run, const std::vector<RingRun>& rings, layouts::Pass pass) {
+    const auto& first = rings.front().of(pass);
+    const auto count = static_cast<std::int64_t>(first.seconds.size());
     std::vector<double> compute, makespan, seconds_of_rank;
-    for (const auto& repeat : repeats)
-        for (const auto& replica : repeat) {
-            const auto seconds = attend_seconds(replica.timeline(pass));
-            compute.insert(compute.end(), seconds.begin(), seconds.end());
-            makespan.push_back(layouts::to_seconds(replica.timeline(pass).makespan()));
-            const auto& whole = replica.seconds(pass);
+    for (std::size_t repeat = 0; repeat < first.seconds.size(); ++repeat)
+        for (const auto& ring : rings) {
+            const auto& timeline = ring.of(pass).timelines[repeat];
+            const auto attends = attend_seconds(timeline);
+            compute.insert(compute.end(), attends.begin(), attends.end());
+            makespan.push_back(layouts::to_seconds(timeline.makespan()));
+            const auto& whole = ring.of(pass).seconds[repeat];
             seconds_of_rank.insert(seconds_of_rank.end(), whole.begin(), whole.end());
         }
-    const auto of_pass = Dimension::at("pass", to_string(pass));
-    const std::vector<Dimension> by_rank{of_pass, {"repeat", count}, {"replica", replicas}, {"rank", ranks}};
+    const std::vector<Dimension> by_replica{Dimension::at("pass", to_string(pass)),
+                                            {"repeat", count},
+                                            {"replica", static_cast<std::int64_t>(rings.size())}};
+    auto by_rank = by_replica;
+    by_rank.push_back({"rank", static_cast<std::int64_t>(first.timelines.front().ranks)});
     run.dataset("measured/attend_time", measured(compute), by_rank, "s",
                 "time of the rank's own processor or device in its attends");
     run.dataset("measured/seconds", measured(seconds_of_rank), by_rank, "s",
                 "from the start of the pass on the first rank to its end on this one");
-    run.dataset("measured/makespan", measured(makespan), {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
+    run.dataset("measured/makespan", measured(makespan), by_replica, "s",
                 "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
                 "take turns");
-    std::vector<layouts::Timeline> timelines;
-    for (const auto& repeat : repeats) timelines.push_back(repeat.front().timeline(pass));
-    run.timeline("measured", to_string(pass), timelines[layouts::typical(timelines)]);
+    run.timeline("measured", to_string(pass), first.timeline());
 
     const std::string name = to_string(pass);
-    describe_rotation(run, repeats, pass);
-    const auto attends = median_attend_seconds(repeats, pass);
+    describe_rotation(run, rings, pass, count);
+    const auto attends = median_attend_seconds(first);
     run.attribute(
         "balance_measured_" + name, balance_of(attends), "1",
         "largest over mean of the ranks' measured attend_time, each the median of the repeats; NaN if no clock "
         "showed any");
-    run.attribute("compute_measured_" + name, *std::max_element(attends.begin(), attends.end()), "s",
+    run.attribute("compute_measured_" + name, std::ranges::max(attends), "s",
                   "largest of the ranks' measured attend_time, each the median of the repeats");
-    run.attribute("seconds_measured_" + name, median_pass_seconds(repeats, pass), "s",
+    run.attribute("seconds_measured_" + name, median_pass_seconds(rings, pass), "s",
                   "the slowest rank's measured time for the pass, median of the repeats");
 }
 
@@ -234,14 +233,81 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Ext
     }
 }
 
-void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
-    describe_pass(run, repeats, layouts::Pass::forward);
-    const auto& last = repeats.back().front();
-    if (last.backward.ranks > 0) describe_pass(run, repeats, layouts::Pass::backward);
-    run.dataset("measured/memory", last.memory_bytes, {{"rank", static_cast<std::int64_t>(last.memory_bytes.size())}},
-                "B", "scratch memory of a rank beyond inputs and results");
-    run.attribute("clock_uncertainty", last.clock_uncertainty, "s",
+void describe_measurements(RunWriter& run, const std::vector<RingRun>& rings) {
+    describe_pass(run, rings, layouts::Pass::forward);
+    if (!rings.front().backward.timelines.empty()) describe_pass(run, rings, layouts::Pass::backward);
+    std::vector<std::int64_t> scratch;
+    for (const auto& share : rings.front().memory) scratch.push_back(share.scratch());
+    run.dataset("measured/memory", std::move(scratch),
+                {{"rank", static_cast<std::int64_t>(rings.front().memory.size())}}, "B",
+                "scratch memory of a rank beyond inputs and results");
+    run.attribute("clock_uncertainty", rings.front().clock_uncertainty, "s",
                   "by how much times of different ranks may disagree");
+}
+
+void describe_execution(RunWriter& run, const ExecutionConfig& config, const std::vector<RingRun>& rings) {
+    const auto& first = rings.front();
+    const bool gpus = config.backend != "cpu";
+    run.attribute("backend", config.backend, "1", "what executed it");
+    run.attribute("transport", first.transport, "1", "how messages travelled");
+    run.attribute(
+        "measured",
+        std::string(first.takes_turns
+                        ? "results, and each rank's device time in its operations; ranks take turns on the "
+                          "GPUs, so the time of a pass and what overlaps are not those of a GPU per rank"
+                    : gpus ? "results, and the passes as they are: a GPU per rank, transfers and waiting included"
+                           : "results, and each rank's processor time in its operations; ranks may share "
+                             "processors, and the time of a pass is then not that of P devices"));
+    if (!gpus) return;
+    run.attribute("kernels_forward", first.kernels);
+    if (!first.backward.seconds.empty()) run.attribute("kernels_backward", first.kernels);
+    std::vector<std::int64_t> memory;
+    for (const auto& share : first.memory) memory.push_back(share.total());
+    const auto ranks = static_cast<std::int64_t>(memory.size());
+    run.attribute("processes", config.mpi ? ranks * static_cast<std::int64_t>(rings.size()) : 1);
+    run.dataset("measured/device_memory", std::move(memory), {{"rank", ranks}}, "B",
+                "most device memory of a rank: inputs, results and scratch");
+    std::vector<std::string> devices;
+    std::vector<gpu::ClockSample> clocks;
+    for (const auto& ring : rings) {
+        devices.insert(devices.end(), ring.devices.begin(), ring.devices.end());
+        clocks.insert(clocks.end(), ring.clocks.begin(), ring.clocks.end());
+    }
+    run.attribute("devices", devices, "1", "GPUs, by replica and rank");
+    describe_clocks(run, std::move(clocks));
+}
+
+void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
+    if (samples.empty()) return;
+    std::ranges::stable_sort(samples, {}, &gpu::ClockSample::seconds);
+    const std::vector<Dimension> dimension{{"measured/clocks/sample", static_cast<std::int64_t>(samples.size())}};
+    const auto column = [&](const char* name, auto value, const char* unit, const char* description) {
+        std::vector<decltype(value(samples.front()))> values;
+        for (const auto& sample : samples) values.push_back(value(sample));
+        run.dataset(std::string("measured/clocks/") + name, std::move(values), dimension, unit, description);
+    };
+    using Sample = gpu::ClockSample;
+    column(
+        "device", [](const Sample& s) { return std::int64_t{s.device}; }, "1", "GPU, as its process counts them");
+    const std::vector<std::string> moments{"before", "during", "after"};  // in the order of Moment
+    std::vector<std::string> taken;
+    for (const auto& sample : samples) taken.push_back(moments.at(static_cast<std::size_t>(sample.moment)));
+    run.enumeration("measured/clocks/moment", taken, moments, dimension, "1",
+                    "before the passes, during one, or after them");
+    const double begin = samples.front().seconds;
+    column(
+        "time", [&](const Sample& s) { return static_cast<float>(s.seconds - begin); }, "s", "since the first sample");
+    column(
+        "sm_clock", [](const Sample& s) { return static_cast<float>(1e6 * s.sm_mhz); }, "Hz", "of the multiprocessors");
+    column(
+        "memory_clock", [](const Sample& s) { return static_cast<float>(1e6 * s.memory_mhz); }, "Hz", "of the memory");
+    column(
+        "power", [](const Sample& s) { return static_cast<float>(s.watts); }, "W", "drawn by the GPU, as NVML says");
+    column(
+        "temperature", [](const Sample& s) { return std::int64_t{s.celsius}; }, "degC", "of the GPU");
+    column(
+        "throttle_reasons", [](const Sample& s) { return static_cast<std::int64_t>(s.throttle_reasons); }, "1",
+        "NVML's nvmlClocksEventReasons bits");
 }
 
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
@@ -254,39 +320,8 @@ std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
     return pair_count;
 }
 
-std::vector<double> attend_seconds(const layouts::Timeline& timeline) {
-    std::vector<double> seconds(static_cast<std::size_t>(timeline.ranks));
-    for (const auto& span : timeline.spans)
-        if (span.kind == layouts::OpKind::attend)
-            seconds[static_cast<std::size_t>(span.rank)] += layouts::to_seconds(span.busy);
-    return seconds;
-}
-
-std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
-    std::vector<std::vector<double>> by_rank;
-    for (const auto& repeat : repeats) {
-        const auto seconds = attend_seconds(repeat.front().timeline(pass));
-        by_rank.resize(seconds.size());
-        for (std::size_t rank = 0; rank < seconds.size(); ++rank) by_rank[rank].push_back(seconds[rank]);
-    }
-    std::vector<double> medians;
-    for (auto& samples : by_rank) medians.push_back(median(std::move(samples)));
-    return medians;
-}
-
-double balance_of(const std::vector<double>& busy_seconds) {
-    const bool any = std::any_of(busy_seconds.begin(), busy_seconds.end(), [](double seconds) { return seconds > 0; });
-    return any ? layouts::imbalance(busy_seconds) : std::numeric_limits<double>::quiet_NaN();
-}
-
-double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
-    std::vector<double> slowest;
-    for (const auto& repeat : repeats) {
-        slowest.push_back(0);
-        for (const auto& replica : repeat)
-            for (const auto seconds : replica.seconds(pass)) slowest.back() = std::max(slowest.back(), seconds);
-    }
-    return median(std::move(slowest));
+double FinishedRun::number(const std::string& column) const {
+    return record.has(name, "runs/" + column) ? record.number(name, column) : std::numeric_limits<double>::quiet_NaN();
 }
 
 double pass_flop(const layouts::Schedule& schedule) { return flop_of(schedule, cells_by_rank(schedule)); }

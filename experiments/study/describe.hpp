@@ -1,7 +1,8 @@
 #pragma once
 
-#include "experiments/execution/backend.hpp"
 #include "experiments/options/case.hpp"
+#include "experiments/options/config.hpp"
+#include "experiments/execution/ring_run.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/judge.hpp"
 
@@ -16,27 +17,29 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan);
 /// A tensor's deviations from fp64, in the group "judged", by replica, and how much of it was judged.
 void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Extent extent);
 
-/// Measured repeats of one case: `repeats[i][replica]`. CPU time of the attends by repeat, replica and rank, makespans,
-/// spans of replica 0 in the repeat with the median makespan, memory.
-void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats);
+/// Measured repeats of the rings of one case. CPU time of the attends by repeat, replica and rank, makespans, spans of
+/// the first ring in the repeat with the median makespan, memory.
+void describe_measurements(RunWriter& run, const std::vector<RingRun>& rings);
+
+/// What executed the rings, and how.
+void describe_execution(RunWriter& run, const ExecutionConfig& config, const std::vector<RingRun>& rings);
+
+/// Clocks, power and temperature of GPUs over time, in the group "measured/clocks"; nothing if there are no samples.
+void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples);
+
+/// A finished run of a record, as tables read it.
+struct FinishedRun {
+    const Record& record;
+    std::string name;
+
+    /// Of the table of runs; NaN where the run has none.
+    double number(const std::string& column) const;
+};
 
 /// Number of visible pairs that each rank computes.
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule);
 
-/// Seconds that each rank spends in attends.
-std::vector<double> attend_seconds(const layouts::Timeline& timeline);
-
 /// FLOP of the visible pairs of all ranks and heads.
 double pass_flop(const layouts::Schedule& schedule);
-
-/// The busiest rank's seconds divided by the mean. NaN if no rank has any, as on systems whose clock of a thread's
-/// processor time is too coarse.
-double balance_of(const std::vector<double>& busy_seconds);
-
-/// The median over repeats of the slowest rank's time in the pass, over all replicas.
-double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
-
-/// Per rank the median over repeats of the attends' busy seconds, of replica 0.
-std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
 
 }  // namespace ringlab::experiments

@@ -15,16 +15,15 @@ namespace ringlab::experiments {
 namespace {
 
 /// To a person and to the record.
-void say_slow_rank(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
-    const auto slow = slow_rank(repeats);
+void say_slow_rank(RunWriter& run, const std::vector<RingRun>& rings) {
+    const auto slow = slow_rank(rings);
     run.attribute("slow_rank", slow ? slow->rank : -1, "1",
                   "rank that computes at half the others' speed or less; -1: none");
     run.attribute("slow_rank_factor", slow ? slow->factor : 1.0, "1",
                   "its time over the others' median for as many visible pairs");
     if (slow)
         fmt::print(stderr, "[note] rank {}{} is slow: {:.1f} times the others' time for as many visible pairs\n",
-                   slow->rank, repeats.front().size() > 1 ? fmt::format(" of replica {}", slow->replica) : "",
-                   slow->factor);
+                   slow->rank, rings.size() > 1 ? fmt::format(" of replica {}", slow->replica) : "", slow->factor);
 }
 
 }  // namespace
@@ -36,17 +35,16 @@ bool Trial::measure(int count) {
         for (const auto& replica : inputs) copies.push_back(replica.inputs);
     const auto values =
         copies.empty() ? std::span(&inputs.front().inputs, 1) : std::span<const reference::Inputs>(copies);
-    repeats = backend.run(plan, policy, values, count);
+    rings = backend.run(plan, ring_group(execution, which.ranks), judged_options(execution, policy, values, count));
     return backend.is_root();
 }
 
 std::vector<Verdict> Trial::judge(Judge& judge) const {
-    const auto& replicas = repeats.back();
     std::vector<Verdict> verdicts;
-    for (std::size_t replica = 0; replica < replicas.size(); ++replica)
+    for (std::size_t replica = 0; replica < rings.size(); ++replica)
         verdicts.push_back(judge(plan.problem, plan.mask(), inputs[replica].inputs,
-                                 fmt::format("{} {}", which.input, replica), replicas[replica].outputs,
-                                 replicas[replica].o_unrounded));
+                                 fmt::format("{} {}", which.input, replica), rings[replica].outputs,
+                                 rings[replica].o_unrounded));
     return verdicts;
 }
 
@@ -123,7 +121,7 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
     std::set<int> sizes;
     for (const auto& one : cases_) sizes.insert(one.ranks);
     std::unique_ptr<Backend> backend;
-    for (const int ranks : sizes) backend = make_backend(config.execution, config.problem.arithmetic, ranks);
+    for (const int ranks : sizes) backend = make_backend(config.execution, {{ranks}, config.problem.arithmetic});
     if (!backend->is_root()) return;
     if (!config.output.save_tensors.empty())
         for (const auto& one : cases_)
@@ -156,23 +154,23 @@ void Study::run(const std::function<void(Trial&)>& one) {
     for (std::size_t i = 0; i < cases_.size(); ++i) {
         const auto& which = cases_[i];
         progress.start(which.name(), forecast_.seconds_of(i));
-        const auto backend = make_backend(config_.execution, config_.problem.arithmetic, which.ranks);
+        const auto backend = make_backend(config_.execution, {{which.ranks}, config_.problem.arithmetic});
         if (!is_recorded(config_.execution, *backend, record_ && record_->has(which.name()))) {
             const auto plan = plan_of(which);
             const auto& inputs = source_.get(which, plan.problem);
             const auto policy = policy_from(which.policy, plan.problem.dtype);
-            Trial trial{which, plan, policy, inputs, *backend};
+            Trial trial{which, plan, policy, inputs, config_.execution, *backend};
             one(trial);
             if (record_) {
-                backend->describe(trial.run);
-                say_slow_rank(trial.run, trial.repeats);
+                describe_execution(trial.run, config_.execution, trial.rings);
+                say_slow_rank(trial.run, trial.rings);
                 if (config_.execution.mpi)
                     describe_hosts(trial.run, plan, ring_group(config_.execution, which.ranks),
                                    processes::Session::current().hosts());
                 if (!config_.output.save_tensors.empty())
                     save_tensors(config_.output.save_tensors, which.name(), plan.problem, plan.mask(),
-                                 inputs.front().inputs, trial.repeats.back().front().outputs, plan.problem.dtype,
-                                 provenance_, {which.input, which.mask, which.tokens, inputs.front().document_lengths},
+                                 inputs.front().inputs, trial.rings.front().outputs, plan.problem.dtype, provenance_,
+                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths},
                                  files_.found(tensors_path(config_.output.save_tensors, which.name())));
                 record_->commit(which.name(), trial.run);
             }

@@ -20,11 +20,12 @@ struct Trial {
     const Plan& plan;
     const Policy& policy;
     const std::vector<InputData>& inputs;  ///< one per replica
+    const ExecutionConfig& execution;
     Backend& backend;
-    RunWriter run = {};                                  ///< what goes to the record, on the root process
-    std::vector<std::vector<Measurement>> repeats = {};  ///< [repeat][replica], see measure()
+    RunWriter run = {};               ///< what goes to the record, on the root process
+    std::vector<RingRun> rings = {};  ///< by replica, see measure()
 
-    /// Executes both passes `count` times and keeps the measurements in `repeats`. Returns whether this is the root
+    /// Executes both passes `count` times and keeps what came of it in `rings`. Returns whether this is the root
     /// process, which alone has results.
     bool measure(int count);
 

@@ -1,10 +1,8 @@
 #include "experiments/validation/ablation.hpp"
 
 #include "experiments/console/table.hpp"
-#include "experiments/prediction/scored_rings.hpp"
-#include "experiments/validation/all_records.hpp"
-#include "experiments/validation/recorded.hpp"
-#include "experiments/validation/score.hpp"
+#include "experiments/prediction/uncertainty.hpp"
+#include "experiments/validation/scores.hpp"
 #include "sim/play/simulate.hpp"
 #include "sim/machine/terms.hpp"
 
@@ -25,32 +23,24 @@ using ErrorSets = std::map<SetKey, std::vector<double>>;
 /// Adds the errors of a record's rings, as they are predicted without each of `terms`, to `errors` of that term.
 void add_errors(const ScoredRecord& record, const std::vector<std::string>& terms,
                 std::map<std::string, ErrorSets>& errors, Progress& progress) {
-    RecordedRings rings(record.path, record.left_out);
     std::map<std::pair<std::string, std::string>, sim::Machine> machines;  // by transport and term
     for (const auto& [transport, machine] : load_machines(record))
         for (const auto& term : terms) {
             auto& changed = machines.emplace(std::pair{transport, term}, machine).first->second;
             if (term != whole_model) sim::find_term(term).remove(changed);
         }
-    for (const auto& ring : rings.cases()) {
-        progress.start(scored_name(record, ring));
-        if (record.machines.contains(ring.transport)) {
-            const auto plan = make_plan(ring);
-            const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
-            const SetKey key{ring.transport, length_bin(plan.problem.tokens / ring.which.ranks).least};
-            for (const auto pass : both_passes) {
-                const auto measured = measured_pass(samples, pass);
-                sim::SimOptions options;
-                repeat(options, measured.repetition);
-                for (const auto& term : terms) {
-                    const auto predicted =
-                        sim::simulate(*plan.schedule(pass), machines.at({ring.transport, term}), options);
-                    errors[term][key].push_back(layouts::to_seconds(predicted.makespan) / measured.seconds - 1);
-                }
+    for_each_ring(record, record.left_out, progress, [&](MeasuredRing& ring) {
+        const auto& which = ring.which();
+        const SetKey key{which.transport, length_bin(ring.plan.problem.tokens / which.which.ranks).least};
+        for (const auto pass : both_passes) {
+            const auto measured = measured_pass(ring.run, pass);
+            for (const auto& term : terms) {
+                const auto predicted =
+                    sim::simulate(*ring.plan.schedule(pass), machines.at({which.transport, term}), measured.options());
+                errors[term][key].push_back(layouts::to_seconds(predicted.makespan) / measured.seconds - 1);
             }
         }
-        progress.finish();
-    }
+    });
 }
 
 }  // namespace
@@ -74,16 +64,14 @@ std::string score_without(Record& scores, const std::vector<ScoredRecord>& recor
     for (const auto& record : records)
         if (record.why_not.empty()) add_errors(record, variants, errors, progress);
 
-    std::vector<std::string> header{"without"};
-    for (const auto& [key, values] : errors.at(whole_model))
-        header.push_back(fmt::format("{} {} ({})", std::get<0>(key), length_bin(std::get<1>(key)).name, values.size()));
-    Table table(header);
+    Table table;
     for (const auto& variant : variants) {
-        std::vector<std::string> row{variant};
+        table.start().cell("without", variant);
         for (const auto& [key, values] : errors.at(variant)) {
             const auto found = score(values);
-            row.push_back(fmt::format("{:.2f} / {:.1f} / {:.1f}", 100 * found.mean, 100 * found.p95, 100 * found.most));
             const auto& [transport, least] = key;
+            table.cell(fmt::format("{} {} ({})", transport, length_bin(least).name, values.size()),
+                       fmt::format("{:.2f} / {:.1f} / {:.1f}", 100 * found.mean, 100 * found.p95, 100 * found.most));
             RunWriter run;
             run.attribute("without", variant, "1", "term of the cost model that costs nothing; none: the whole model");
             run.attribute("effect",
@@ -98,7 +86,6 @@ std::string score_without(Record& scores, const std::vector<ScoredRecord>& recor
             run.attribute("error_most", found.most, "1", "the largest of them");
             scores.commit(fmt::format("without {}: {} {}", variant, transport, length_bin(least).name), run);
         }
-        table.add(row);
     }
     return fmt::format(
         "\nErrors of a pass's time without a term of the cost model, %: mean / 95 of 100 / largest, by transport and\n"

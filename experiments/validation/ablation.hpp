@@ -2,7 +2,7 @@
 
 #include "experiments/console/progress.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/validation/scored_records.hpp"
+#include "experiments/validation/measured_rings.hpp"
 
 #include <string>
 #include <vector>

@@ -1,10 +1,7 @@
 #include "experiments/validation/explain.hpp"
 
-#include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/prediction/scored_rings.hpp"
-#include "experiments/validation/all_records.hpp"
-#include "experiments/validation/recorded.hpp"
+#include "experiments/prediction/uncertainty.hpp"
 
 #include <fmt/format.h>
 
@@ -67,28 +64,21 @@ struct Line {
 
 std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<std::string, sim::Machine>& machines,
                                      Progress& progress) {
-    RecordedRings rings(record.path, record.left_out);
     std::vector<TracedRing> found;
     bool has_spans = false;
-    for (const auto& ring : rings.cases()) {
-        if (!machines.contains(ring.transport)) continue;
-        progress.start(scored_name(record, ring));
-        auto& traced = found.emplace_back(TracedRing{ring, make_plan(ring)});
-        const auto samples = rings.ring(traced.plan, ring.group(), ring.transport, ring.kernels);
+    for_each_ring(record, record.left_out, progress, [&](MeasuredRing& ring) {
+        auto& traced = found.emplace_back(TracedRing{ring.which(), std::move(ring.plan)});
         for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
-            const auto& timeline = samples.of(both_passes[pass]).timeline;
+            const auto& timeline = ring.run.of(both_passes[pass]).timeline();
             if (timeline.spans.empty()) continue;
             has_spans = true;
-            const auto measured = measured_pass(samples, both_passes[pass]);
-            sim::SimOptions options;
-            repeat(options, measured.repetition);
-            traced.passes[pass].emplace(
-                measured.seconds,
-                sim::Replay(*traced.plan.schedule(both_passes[pass]), machines.at(ring.transport), options, timeline),
-                static_cast<double>(traced.plan.layout().largest_shard()));
+            const auto measured = measured_pass(ring.run, both_passes[pass]);
+            traced.passes[pass].emplace(measured.seconds,
+                                        sim::Replay(*traced.plan.schedule(both_passes[pass]),
+                                                    machines.at(traced.ring.transport), measured.options(), timeline),
+                                        static_cast<double>(traced.plan.layout().largest_shard()));
         }
-        progress.finish();
-    }
+    });
     require(has_spans, "{}: no pass of its rings has measured spans, which --explain replays", record.path);
     return found;
 }
@@ -102,31 +92,22 @@ std::string owner_name(const sim::Attribution& found) {
 /// "+3.1", in percent of the measured time.
 std::string share(double seconds, double measured) { return fmt::format("{:+.1f}", 100 * seconds / measured); }
 
-std::vector<std::string> header(std::vector<std::string> columns) {
-    for (const auto owner : sim::owners) columns.emplace_back(sim::to_string(owner));
-    columns.emplace_back("rest");
-    return columns;
-}
-
 /// A row for each pass.
 std::string ring_table(const std::vector<ExplainedRing>& rings) {
-    Table table(header({"transport", "mask", "schedule", "layout", "tokens", "pass", "measured ms", "error", "owner"}));
+    Table table;
     for (const auto& [record, ring, passes] : rings)
         for (std::size_t pass = 0; pass < passes.size(); ++pass) {
             if (!passes[pass]) continue;
             const auto& found = *passes[pass];
-            std::vector<std::string> row{ring.transport,
-                                         ring.which.mask,
-                                         ring.which.schedule,
-                                         ring.which.layout,
-                                         fmt::format("{}", ring.which.tokens),
-                                         to_string(both_passes[pass]),
-                                         fmt::format("{:.4g}", found.measured * 1e3),
-                                         share(found.predicted - found.measured, found.measured),
-                                         owner_name(found)};
-            for (const auto effect : found.effects) row.push_back(share(effect, found.measured));
-            row.push_back(share(found.remainder, found.measured));
-            table.add(std::move(row));
+            table.start().cell("transport", ring.transport).cell("mask", ring.which.mask);
+            table.cell("schedule", ring.which.schedule).cell("layout", ring.which.layout);
+            table.cell("tokens", ring.which.tokens).cell("pass", to_string(both_passes[pass]));
+            table.cell("measured ms", found.measured * 1e3, "{:.4g}");
+            table.cell("error", share(found.predicted - found.measured, found.measured));
+            table.cell("owner", owner_name(found));
+            for (const auto owner : sim::owners)
+                table.cell(sim::to_string(owner), share(found.effect(owner), found.measured));
+            table.cell("rest", share(found.remainder, found.measured));
         }
     return table.text();
 }
@@ -140,8 +121,9 @@ std::string sum_table(const std::vector<ExplainedRing>& rings) {
             if (passes[pass])
                 sets[{record, ring.transport, pass, length_bin(ring.which.tokens / ring.which.ranks).least}].push_back(
                     &*passes[pass]);
-    Table table(header({"record", "transport", "pass", "tokens per rank", "passes", "error"}));
+    Table table;
     for (const auto& [key, set] : sets) {
+        // Means of relative values: without sign, and with it.
         const auto mean = [&](auto value) {
             double signed_sum = 0, sum = 0;
             for (const auto* one : set) {
@@ -149,25 +131,19 @@ std::string sum_table(const std::vector<ExplainedRing>& rings) {
                 sum += std::abs(value(*one)) / one->measured;
             }
             const auto count = static_cast<double>(set.size());
-            return std::pair{100 * signed_sum / count, 100 * sum / count};
+            return fmt::format("{:.1f} ({:+.1f})", 100 * sum / count, 100 * signed_sum / count);
         };
         const auto& [record, transport, pass, least] = key;
-        const auto [bias, error] = mean([](const auto& one) { return one.predicted - one.measured; });
-        std::vector<std::string> row{record,
-                                     transport,
-                                     to_string(both_passes[pass]),
-                                     length_bin(least).name,
-                                     fmt::format("{}", set.size()),
-                                     fmt::format("{:.1f} ({:+.1f})", error, bias)};
+        table.start().cell("record", record).cell("transport", transport).cell("pass", to_string(both_passes[pass]));
+        table.cell("tokens per rank", length_bin(least).name).cell("passes", static_cast<std::int64_t>(set.size()));
+        table.cell("error", mean([](const auto& one) { return one.predicted - one.measured; }));
         for (const auto owner : sim::owners) {
-            const auto [bias_of_owner, effect] = mean([&](const auto& one) { return one.effect(owner); });
             const auto owned =
                 std::ranges::count_if(set, [&](const auto* one) { return owner_name(*one) == sim::to_string(owner); });
-            row.push_back(fmt::format("{:.1f} ({:+.1f}) {}", effect, bias_of_owner, owned));
+            table.cell(sim::to_string(owner),
+                       fmt::format("{} {}", mean([&](const auto& one) { return one.effect(owner); }), owned));
         }
-        const auto [bias_of_rest, rest] = mean([](const auto& one) { return one.remainder; });
-        row.push_back(fmt::format("{:.1f} ({:+.1f})", rest, bias_of_rest));
-        table.add(std::move(row));
+        table.cell("rest", mean([](const auto& one) { return one.remainder; }));
     }
     return table.text();
 }

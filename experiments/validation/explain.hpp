@@ -3,7 +3,7 @@
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/validation/scored_records.hpp"
+#include "experiments/validation/measured_rings.hpp"
 #include "sim/report/replay.hpp"
 
 #include <array>

@@ -1,7 +1,7 @@
-#include "experiments/calibration/fit/cost_fit.hpp"
-#include "experiments/calibration/fit/machine_file.hpp"
+#include "experiments/calibration/calibrate.hpp"
+#include "experiments/calibration/cost_fit.hpp"
 #include "experiments/options/source.hpp"
-#include "experiments/validation/score.hpp"
+#include "experiments/validation/scores.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,6 +1,6 @@
 // CSV files of published context-parallel attention: what is refused, what is fitted, and how predictions are scored.
 
-#include "experiments/validation/published/context_parallel.hpp"
+#include "experiments/validation/context_parallel.hpp"
 #include "experiments/files/resources.hpp"
 
 #include <fmt/format.h>

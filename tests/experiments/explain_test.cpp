@@ -41,16 +41,16 @@ std::vector<ThroughputCase> planted_rings(const std::string& transport) {
     return rings;
 }
 
-PassSamples simulated(const Plan& plan, Pass pass, const Machine& machine) {
+PassRun simulated(const Plan& plan, Pass pass, const Machine& machine) {
     sim::SimOptions options;
     options.trace = true;
     options.fold = false;
     auto played = sim::simulate(*plan.schedule(pass), machine, options);
-    PassSamples samples;
+    PassRun samples;
     auto& seconds = samples.seconds.emplace_back();
     for (const auto& rank : played.ranks) seconds.push_back(layouts::to_seconds(rank.end));
     samples.issue = samples.seconds;
-    samples.timeline = std::move(played.timeline);
+    samples.timelines = {std::move(played.timeline)};
     return samples;
 }
 
@@ -62,12 +62,12 @@ void write_record(const std::filesystem::path& path, const std::vector<Throughpu
     Record record(path, RecordMode::overwrite, {"validate", "simulated rings", ""}, test::fixed_provenance());
     for (const auto& ring : rings) {
         const auto plan = make_plan(ring);
-        RingSamples samples;
-        samples.kernels = {"auto", "auto"};
+        RingRun samples;
+        samples.kernels = "auto";
         samples.forward = simulated(plan, Pass::forward, machine);
         samples.backward = simulated(plan, Pass::backward, machine);
-        if (spans != Spans::of_both_passes) samples.backward.timeline = {};
-        if (spans == Spans::none) samples.forward.timeline = {};
+        if (spans != Spans::of_both_passes) samples.backward.timelines = {{2, {}}};
+        if (spans == Spans::none) samples.forward.timelines = {{2, {}}};
         samples.memory.resize(2);
         samples.devices = {"simulated", "simulated"};
         RunWriter run;

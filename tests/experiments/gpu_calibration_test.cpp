@@ -1,11 +1,7 @@
 // `calibrate --backend cuda` over GPUs that are not there: a simulated machine stands in for them, and is to be found
 // again.
 
-#include "experiments/calibration/calibrate_gpu.hpp"
-#include "experiments/calibration/fit/machine_file.hpp"
-#include "experiments/calibration/gpu/executed_passes.hpp"
-#include "experiments/calibration/gpu/gpu_fit.hpp"
-#include "experiments/calibration/gpu/gpu_measure.hpp"
+#include "experiments/calibration/calibrate.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/play/simulate.hpp"
 #include "tests/thinning.hpp"
@@ -84,13 +80,13 @@ sim::Machine two_gpus() {
 
 constexpr double power_of_second = 0.9, pause = 2e-3;
 
-class SimulatedGpus : public GpuProbe {
+class SimulatedGpus : public Backend {
 public:
     explicit SimulatedGpus(sim::Machine truth) : truth_(std::move(truth)) {}
 
-    sim::Machine machine(const layouts::Problem&) const override {
+    sim::Machine bare_machine(const layouts::Problem&) override {
         sim::Machine bare;
-        bare.gpus_per_host = bare.nics_per_host = gpus();
+        bare.gpus_per_host = bare.nics_per_host = static_cast<int>(devices().size());
         bare.sms = truth_.sms;
         bare.cache_bytes = truth_.cache_bytes;
         bare.split_kv.rows = truth_.split_kv.rows;
@@ -110,77 +106,61 @@ public:
         return bare;
     }
 
-    std::vector<Timed> attends(const Plan& plan, int rank, int block, const std::vector<std::string>& calls) override {
-        std::vector<Timed> all;
-        for (const auto& call : calls) all.push_back({seconds(plan, rank, block, call), 0.01});
-        return all;
-    }
-
-    TimedSustained sustained(const Plan& plan, const std::string& call, int device) override {
-        const auto alone = seconds(plan, 0, 0, call);
-        const auto& schedule = *plan.schedule(call == "backward_block" ? Pass::backward : Pass::forward);
-        const sim::SimOptions options;
-        auto ops = schedule.ops(0);
-        const auto flop = sim::CostModel(schedule, truth_, options).computed_flop(*ops.next());
-        const auto clock = std::cbrt(power * (device == 0 ? 1 : power_of_second) * alone / flop);
-        return {{alone / std::min(1.0, clock), 0.01}, 1.7e9};
-    }
-
-    std::optional<Timed> matrix_product() override { return Timed{600e12, 0.01}; }
-
-    std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
-        std::vector<TimedPass> both;
-        for (const auto pass : both_passes) {
-            sim::SimOptions options;
-            options.trace = true;
-            options.sharing = transport != "loopback";
-            options.pause_seconds = pause;
-            auto machine = truth_;
-            machine.gpus_per_host = std::max(gpus(), plan.layout().ranks());
-            auto found = sim::simulate(*plan.schedule(pass), machine, options);
-            if (transport == "loopback") take_turns(found, sim::CostModel(*plan.schedule(pass), machine, options));
-            auto& one = both.emplace_back();
-            one.seconds = {layouts::to_seconds(found.makespan), 0.01};
-            one.period = one.seconds.median + pause;
-            if (transport == "loopback") hide_last_sums(found, *plan.schedule(pass));
-            for (const auto& span : found.timeline.spans)
-                one.operations.push_back({span.rank,
-                                          span.op,
-                                          layouts::to_seconds(span.posted),
-                                          layouts::to_seconds(span.begin),
-                                          {layouts::to_seconds(span.end - span.begin), 0.01}});
+    DeviceTimes time_calls(const CallsWanted& wanted, const CallTiming& timing) override {
+        DeviceTimes times;
+        for (const auto& call : wanted.names) {
+            auto one = call == "matrix_product" ? matrix_product_flop / 600e12
+                                                : seconds(*wanted.plan, wanted.rank, wanted.block, call);
+            if (wanted.plan && timing.rest == 0) one /= std::min(1.0, clock_without_rests(wanted, call, one));
+            times.calls.push_back({call, {{one}}});
         }
-        return both;
+        times.clocks.push_back({.sm_mhz = 1700});
+        return times;
     }
 
-    std::vector<Timed> rotations(const Plan& plan) override {
-        std::vector<Timed> both;
-        for (const auto pass : both_passes)
-            both.push_back({sim::rotation_seconds(*plan.schedule(pass), truth_, plan.layout().shard_tokens(0)), 0.01});
-        return both;
-    }
-
-    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string&,
-                                          const std::vector<std::int64_t>& message_bytes) override {
-        std::vector<TimedBusyLink> all;
-        for (const auto bytes : message_bytes) {
-            const double alone = seconds(plan, 0, 0, call);
-            const auto& link = truth_.inside_host;
-            all.push_back({bytes,
-                           {link.latency_seconds + static_cast<double>(bytes) / link.link_bytes_per_second, 0.01},
-                           {alone, 0.01},
-                           {alone * 1.05, 0.01}});
-        }
-        return all;
+    std::vector<CallTimes> time_busy_links(const CallsWanted& wanted, const std::string&,
+                                           std::int64_t message_bytes) override {
+        const double alone = seconds(*wanted.plan, 0, 0, wanted.names.front());
+        const auto& link = truth_.inside_host;
+        const auto message = link.latency_seconds + static_cast<double>(message_bytes) / link.link_bytes_per_second;
+        return {{"message", {{message}}}, {"alone", {{alone}}}, {"beside", {{alone * 1.05}}}};
     }
 
     std::vector<std::string> transports() const override { return {"copy", "nccl"}; }
-    int gpus() const override { return 2; }
-    std::string device() const override { return "simulated GPU"; }
+    std::vector<std::string> devices() const override { return {"simulated GPU", "simulated GPU"}; }
     std::string kernels(const layouts::Problem&) const override { return "none"; }
-    void add_provenance(Provenance& provenance) const override { provenance.set("devices", "simulated"); }
 
 private:
+    std::vector<RingRun> execute(const Plan& plan, const layouts::RingGroup&, const RunOptions& asked) override {
+        RingRun ring;
+        for (const auto pass : both_passes) {
+            const auto& schedule = *plan.schedule(pass);
+            sim::SimOptions options;
+            options.trace = true;
+            options.sharing = asked.transport != "loopback";
+            options.pause_seconds = pause;
+            auto machine = truth_;
+            machine.gpus_per_host = std::max(2, plan.layout().ranks());
+            auto found = sim::simulate(schedule, machine, options);
+            if (asked.transport == "loopback") take_turns(found, sim::CostModel(schedule, machine, options));
+            auto& one = pass == Pass::forward ? ring.forward : ring.backward;
+            one.seconds = {{layouts::to_seconds(found.makespan)}};
+            one.period = one.seconds[0][0] + pause;
+            one.rotation = {{sim::rotation_seconds(schedule, truth_, plan.layout().shard_tokens(0))}};
+            if (asked.transport == "loopback") hide_last_sums(found, schedule);
+            if (asked.timelines == Timelines::all) one.timelines = {std::move(found.timeline)};
+        }
+        return {ring};
+    }
+
+    double clock_without_rests(const CallsWanted& wanted, const std::string& call, double alone) const {
+        const auto& schedule = *wanted.plan->schedule(call == "backward_block" ? Pass::backward : Pass::forward);
+        const sim::SimOptions options;
+        auto ops = schedule.ops(0);
+        const auto flop = sim::CostModel(schedule, truth_, options).computed_flop(*ops.next());
+        return std::cbrt(power * (wanted.device == 0 ? 1 : power_of_second) * alone / flop);
+    }
+
     double seconds(const Plan& plan, int rank, int block, const std::string& call) const {
         const auto& p = plan.problem;
         const auto tokens = static_cast<double>(plan.layout().shard_tokens(rank));
@@ -205,7 +185,7 @@ private:
         constexpr layouts::Picoseconds next_to_nothing = 3'000'000;
         for (auto& span : found.timeline.spans)
             if (span.kind == layouts::OpKind::add && schedule.options().schedule == "all-gather")
-                span.end = span.begin + next_to_nothing;
+                span.end = span.begin + next_to_nothing, span.busy = next_to_nothing;
     }
 
     /// One after another what ranks of one GPU compute.
@@ -256,13 +236,13 @@ BOOST_AUTO_TEST_SUITE(gpu_calibration)
 BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_was_kept) {
     auto config = small_config("ringlab-calibrate");
     SimulatedGpus gpus(two_gpus());
-    BOOST_TEST(calibrate_gpu(config, &gpus, {}) == 0);
+    calibrate_gpu(config, &gpus, {});
     const auto found = sim::load_machine(config.output.path);
     BOOST_TEST(std::filesystem::exists(beside(config.output.path, nccl_ending)));
 
     config.timing.measured = beside(config.output.path, samples_ending).string();
     const auto first = found.text;
-    BOOST_TEST(calibrate_gpu(config, nullptr, {}) == 0);
+    calibrate_gpu(config, nullptr, {});
     BOOST_TEST(sim::load_machine(config.output.path).text == first);
 
     // What the samples do not determine is not invented: times are 0, a rate has no end.
@@ -277,7 +257,8 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     BOOST_TEST(undetermined.size() > 1u);
 
     // Messages did travel.
-    const auto passes = executed_passes(read_samples(config.timing.measured));
+    const auto kept = read_samples(config.timing.measured);
+    const auto passes = executed_passes(kept);
     for (const auto* transport : {"copy", "nccl"})
         BOOST_TEST(std::ranges::count_if(passes, [&](const ExecutedPass& pass) {
                        return pass.transport == transport && pass.issued(0).transfers > 0;
@@ -290,7 +271,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     ring.layout = "zigzag";
     ring.ranks = 2;
     ring.tokens_per_rank = 1536;
-    const auto plan = plan_of(ring, read_samples(config.timing.measured));
+    const auto plan = kept.plan(ring);
     for (const auto pass : both_passes) {
         const auto expected = sim::simulate(*plan->schedule(pass), truth).makespan,
                    seen = sim::simulate(*plan->schedule(pass), found).makespan;
@@ -302,7 +283,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
         auto one = ring;
         one.head_dim = one.value_dim = head_dim;
         one.soft_cap = soft_cap;
-        const auto other = plan_of(one, read_samples(config.timing.measured));
+        const auto other = kept.plan(one);
         for (const auto pass : both_passes) {
             TimedAttend attend{other, 1, 0, {}, 0};
             attend.seconds = predicted_seconds(attend, pass, truth);
@@ -418,11 +399,11 @@ BOOST_AUTO_TEST_CASE(the_machine_of_eight_h100_is_the_one_of_four_but_for_their_
 BOOST_AUTO_TEST_CASE(a_host_of_eight_is_described_by_two_that_were_timed) {
     auto config = small_config("ringlab-calibrate-eight");
     SimulatedGpus gpus(two_gpus());
-    BOOST_TEST(calibrate_gpu(config, &gpus, {}) == 0);
+    calibrate_gpu(config, &gpus, {});
     config.timing.measured = beside(config.output.path, samples_ending).string();
     const auto two = sim::load_machine(config.output.path);
     config.gpus_per_host = 8;
-    BOOST_TEST(calibrate_gpu(config, nullptr, {}) == 0);
+    calibrate_gpu(config, nullptr, {});
     const auto eight = sim::load_machine(config.output.path);
     BOOST_TEST(eight.gpus() == 8);
     BOOST_TEST(eight.name == "8 simulated GPU");

@@ -6,21 +6,23 @@ namespace ringlab::experiments::tests {
 namespace {
 
 /// Attends of ranks to so many pairs, in milliseconds.
-Measurement timed(const std::vector<std::vector<std::pair<std::int64_t, double>>>& of_rank) {
-    Measurement one;
+RingRun timed(const std::vector<std::vector<std::pair<std::int64_t, double>>>& of_rank) {
+    layouts::Timeline timeline;
     for (std::size_t rank = 0; rank < of_rank.size(); ++rank)
         for (const auto& [pair_count, milliseconds] : of_rank[rank]) {
             layouts::Span span;
             span.rank = static_cast<int>(rank);
             span.pair_count = pair_count;
             span.busy = static_cast<layouts::Picoseconds>(1e9 * milliseconds);
-            one.forward.spans.push_back(span);
+            timeline.spans.push_back(span);
         }
-    one.forward.ranks = one.backward.ranks = static_cast<int>(of_rank.size());
+    timeline.ranks = static_cast<int>(of_rank.size());
+    RingRun one;
+    one.forward.timelines = {timeline};
     return one;
 }
 
-std::optional<SlowRank> slow_of(const Measurement& one) { return slow_rank({{one}}); }
+std::optional<SlowRank> slow_of(const RingRun& one) { return slow_rank({one}); }
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/options/source.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/study/describe.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/experiments/record_support.hpp"
@@ -44,32 +45,32 @@ struct TimedCases {
     test::Folder folder;
     Record record{folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {}};
 
-    void add(const ThroughputCase& one, const RingSamples& samples) {
+    void add(const ThroughputCase& one, const RingRun& samples) {
         RunWriter run;
         describe_ring(run, one, make_plan(one), samples);
         record.commit(one.name(), run);
     }
-    void add(const ThroughputCase& one, const DeviceSamples& samples) {
+    void add(const ThroughputCase& one, const DeviceTimes& samples) {
         RunWriter run;
         describe_device(run, one, make_plan(one), samples);
         record.commit(one.name(), run);
     }
-    void add(const CeilingSamples& samples) {
+    void add_ceilings(const DeviceTimes& times) {
         RunWriter run;
-        describe_ceilings(run, samples);
+        describe_ceilings(run, times, matrix_product_flop);
         record.commit("ceilings", run);
     }
 };
 
 /// `count` repeats of `ranks` ranks, of which the last takes `seconds` and the others half of it.
-PassSamples even_samples(std::size_t count, std::size_t ranks, double seconds) {
-    PassSamples samples;
+PassRun even_samples(std::size_t count, std::size_t ranks, double seconds) {
+    PassRun samples;
     for (std::size_t repeat = 0; repeat < count; ++repeat) {
         samples.seconds.push_back(std::vector<double>(ranks, seconds / 2));
         samples.seconds.back().back() = seconds;
         samples.issue.push_back(std::vector<double>(ranks, 1e-5));
     }
-    samples.timeline.ranks = static_cast<int>(ranks);
+    samples.timelines = {{static_cast<int>(ranks), {}}};
     return samples;
 }
 
@@ -139,7 +140,7 @@ BOOST_AUTO_TEST_CASE(the_typical_sample_is_the_median_beside_the_distance_of_the
     BOOST_TEST(one.spread == (4.0 - 2.0) / 3);
     BOOST_CHECK_THROW(typical(std::vector<double>{}), Error);
     // Medians 2, 4 and 9: a round that met an interruption does not show.
-    BOOST_TEST(typical(std::vector<std::vector<double>>{{1, 2, 3}, {4, 4, 100}, {9, 9, 9}}).median == 4);
+    BOOST_TEST(typical_of_rounds({{1, 2, 3}, {4, 4, 100}, {9, 9, 9}}).median == 4);
 }
 
 // Visible pairs of n causal tokens: n(n+1)/2. Forward 2(D+V) FLOP each and head, backward 2(3D+2V).
@@ -147,8 +148,8 @@ BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) 
     TimedCases timed;
     const auto cases = cases_of(four_gpus());
     const auto& ring = cases[2];
-    RingSamples samples;
-    samples.kernels = {"hopper", "portable"};
+    RingRun samples;
+    samples.kernels = "hopper";
     samples.forward = even_samples(3, 4, 1e-3);
     samples.backward = even_samples(5, 4, 4e-3);
     constexpr std::int64_t mebibyte = 1 << 20;
@@ -180,7 +181,7 @@ BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) 
 BOOST_AUTO_TEST_CASE(the_same_work_is_of_one_rank_and_timed_on_every_gpu) {
     TimedCases timed;
     const auto one = cases_of(four_gpus())[1];
-    RingSamples samples;
+    RingRun samples;
     samples.forward = even_samples(3, 4, 1e-3);
     samples.backward = even_samples(3, 4, 2e-3);
     samples.memory.assign(4, {});
@@ -196,7 +197,7 @@ BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
     const auto cases = cases_of(one_gpu());
     const auto& device = cases[1];
     // The device slows down from round to round; ours is always 1.25 times as fast forward and half as fast backward.
-    DeviceSamples samples;
+    DeviceTimes samples;
     samples.calls = {{"forward", {{4, 4}, {8, 8}, {16, 16}}},
                      {"cudnn_forward", {{5, 5}, {10, 10}, {20, 20}}},
                      {"cudnn_backward", {{3, 3}, {6, 6}, {12, 12}}},
@@ -222,7 +223,7 @@ BOOST_AUTO_TEST_CASE(bursts_have_columns_of_their_own) {
     TimedCases timed;
     const auto cases = cases_of(one_gpu());
     const auto& device = cases[1];
-    DeviceSamples samples;
+    DeviceTimes samples;
     samples.calls = {{"forward", {{2e-3, 2e-3}}}, {"backward", {{4e-3, 4e-3}}}};
     // In the passes that count ours takes 1 ms where cuDNN takes 1.5 ms; those before them say the contrary.
     samples.bursts = {{"forward", {{9e-3, 9e-3, 1e-3, 1e-3}}}, {"cudnn_forward", {{1e-3, 1e-3, 1.5e-3, 1.5e-3}}}};
@@ -242,7 +243,7 @@ BOOST_AUTO_TEST_CASE(bursts_have_columns_of_their_own) {
 BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
     TimedCases timed;
     const auto cases = cases_of(one_gpu());
-    DeviceSamples samples;
+    DeviceTimes samples;
     samples.calls = {{"forward", {{1, 1}}}, {"backward", {{1, 1}}}, {"cudnn_forward", {{1, 1}}}};
     timed.add(cases[1], samples);
     const auto tables = throughput_tables(timed.record, cases);
@@ -265,15 +266,15 @@ BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
     TimedCases timed;
     auto config = one_gpu();
     config.sweep.ranks = {1, 4};
-    DeviceSamples calls;
+    DeviceTimes calls;
     calls.calls = {{"forward", {{1, 2, 3}}}, {"backward", {{4}}}};
-    RingSamples passes;
+    RingRun passes;
     passes.forward = even_samples(3, 4, 1e-3);
     passes.backward = even_samples(5, 4, 4e-3);
     passes.memory.assign(4, {});
     const auto cases = cases_of(config);
     for (const auto& which : cases) {
-        if (which.kind == Kind::ceilings) timed.add({});
+        if (which.kind == Kind::ceilings) timed.add_ceilings({});
         if (which.kind == Kind::device) timed.add(which, calls);
         if (which.kind == Kind::ring) timed.add(which, passes);
     }
@@ -289,12 +290,12 @@ BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
 BOOST_AUTO_TEST_CASE(what_could_not_be_timed_is_named_with_its_reason) {
     TimedCases timed;
     const auto cases = cases_of(one_gpu());
-    DeviceSamples samples;
+    DeviceTimes samples;
     samples.calls = {{"forward", {{1}}}, {"backward", {{1}}}};
     samples.absent = {{"cudnn", "libcudnn.so.9 is not there"}};
-    CeilingSamples none;
-    none.products.absent = {{"matrix_product", "libcublas.so is not there"}};
-    timed.add(none);
+    DeviceTimes none;
+    none.absent = {{"matrix_product", "libcublas.so is not there"}};
+    timed.add_ceilings(none);
     timed.add(cases[1], samples);
     const auto tables = throughput_tables(timed.record, cases);
     BOOST_TEST(tables.find("libcudnn.so.9 is not there") != std::string::npos, tables);
@@ -303,9 +304,9 @@ BOOST_AUTO_TEST_CASE(what_could_not_be_timed_is_named_with_its_reason) {
 
 BOOST_AUTO_TEST_CASE(links_give_bandwidth_by_message_size) {
     TimedCases timed;
-    CeilingSamples samples;
+    DeviceTimes samples;
     samples.links = {{"copy", 1 << 20, {2e-6, 1e-6, 4e-6}}, {"copy", 1 << 22, {4e-6, 4e-6, 4e-6}}};
-    timed.add(samples);
+    timed.add_ceilings(samples);
     const auto bandwidth = timed.record.numbers("ceilings", "link/copy/bandwidth");
     BOOST_TEST(bandwidth[0] == (1 << 20) / 2e-6);
     BOOST_TEST(bandwidth[1] == (1 << 22) / 4e-6);

@@ -79,10 +79,10 @@ Share run(const Config& config) {
     const auto plan = make_plan(which, source.inspect(which.input).problem);
     const auto policy = policy_from(which.policy, plan.problem.dtype);
     const auto& inputs = source.get(which, plan.problem).front().inputs;
-    const auto one = std::move(make_backend(config.execution, config.problem.arithmetic, which.ranks)
-                                   ->run(plan, policy, std::span(&inputs, 1), 1)
-                                   .front()
-                                   .front());
+    const auto backend = make_backend(config.execution, {{which.ranks}, config.problem.arithmetic});
+    const auto one = std::move(
+        backend->run(plan, {.ring = which.ranks}, judged_options(config.execution, policy, std::span(&inputs, 1), 1))
+            .front());
     Judge judge({.whole_tokens = config.judging.limit});
     const auto errors = judge(plan.problem, plan.mask(), inputs, which.input, one.outputs, one.o_unrounded);
     return share_of(errors,

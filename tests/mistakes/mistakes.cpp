@@ -296,8 +296,8 @@ Consequence expanded_heads(const Scene& scene) {
     inputs.v = expanded(inputs.v, scene.plan.problem);
     const auto run = scene.run(scene.plan_of(problem, scene.plan.mask()), inputs);
     std::int64_t sent = 0;
-    for (const auto* timeline : {&run.forward, &run.backward})
-        for (const auto& rank : layouts::totals(*timeline)) sent += rank.bytes_sent;
+    for (const auto* pass : {&run.forward, &run.backward})
+        for (const auto& rank : layouts::totals(pass->timeline())) sent += rank.bytes_sent;
     const auto bound = bytes_between_ranks(*scene.plan.forward) + bytes_between_ranks(*scene.plan.backward);
     return {.gate = "traffic",
             .measured = static_cast<double>(sent),
@@ -390,8 +390,10 @@ Consequence dropped_sinks(const Scene& scene) {
 
 }  // namespace
 
-Measurement Scene::run(const Plan& altered, const reference::Inputs& values) const {
-    return std::move(backend.run(altered, policy, std::span(&values, 1), 1).front().front());
+RingRun Scene::run(const Plan& altered, const reference::Inputs& values) const {
+    return std::move(
+        backend.run(altered, {.ring = which.ranks}, judged_options(execution, policy, std::span(&values, 1), 1))
+            .front());
 }
 
 Plan Scene::plan_of(const layouts::Problem& problem, const layouts::Mask& mask) const {

@@ -19,9 +19,9 @@ struct Scene {
     const Policy& policy;
     const reference::Inputs& inputs;
     Backend& backend;
-    const Measurement& right;
+    const RingRun& right;
 
-    Measurement run(const Plan& plan, const reference::Inputs& inputs) const;
+    RingRun run(const Plan& plan, const reference::Inputs& inputs) const;
 
     /// The case's problem under another mask and, if given, of other sizes.
     Plan plan_under(const layouts::Mask& mask) const { return plan_of(plan.problem, mask); }
@@ -30,7 +30,7 @@ struct Scene {
 
 /// The outcome of a mistake: either results, which are compared with fp64, or what another check (gate) says.
 struct Consequence {
-    std::optional<Measurement> results = {};
+    std::optional<RingRun> results = {};
     std::string gate = "fp64";       ///< the check that must notice it
     double measured = 0, bound = 0;  ///< measured value and limit of a check other than fp64, in that check's unit
     std::string said = {};           ///< the text of that check, or why the mistake cannot be made here

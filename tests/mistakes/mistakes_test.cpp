@@ -55,7 +55,7 @@ double cosine(const Values& a, const Values& b) {
 }
 
 /// By judged tensor; NaN for sinks.
-std::vector<double> cosines(const Measurement& a, const Measurement& b) {
+std::vector<double> cosines(const RingRun& a, const RingRun& b) {
     return {cosine(a.outputs.o, b.outputs.o),
             cosine(a.o_unrounded, b.o_unrounded),
             cosine(a.outputs.lse, b.outputs.lse),
@@ -103,10 +103,12 @@ public:
         const auto plan = make_plan(which, Source(asked, config_.sweep.inputs, 1).inspect("real").problem);
         const auto policy = policy_from(mistake.policy, plan.problem.dtype);
         const auto& inputs = source_.get(which, plan.problem).front().inputs;
-        const auto backend = make_backend(config_.execution, config_.problem.arithmetic, ranks);
-        const auto right = std::move(backend->run(plan, policy, std::span(&inputs, 1), 1).front().front());
+        const auto backend = make_backend(config_.execution, {{ranks}, config_.problem.arithmetic});
+        const auto right = std::move(
+            backend->run(plan, {.ring = ranks}, judged_options(config_.execution, policy, std::span(&inputs, 1), 1))
+                .front());
         const auto name = fmt::format("{} {}", mistake.rotary, mistake.dropout);
-        const auto judged = [&](const Measurement& one) {
+        const auto judged = [&](const RingRun& one) {
             return judge_(plan.problem, plan.mask(), inputs, name, one.outputs, one.o_unrounded);
         };
         const auto right_verdict = judged(right);

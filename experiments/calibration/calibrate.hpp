@@ -1,8 +1,8 @@
 #pragma once
 
 #include "experiments/calibration/fit_gpu.hpp"
-#include "experiments/options/config.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/config.hpp"
 
 #include <filesystem>
 #include <functional>

@@ -1,7 +1,7 @@
 #include "experiments/calibration/calibrate.hpp"
-#include "experiments/options/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/study/forecast.hpp"
 #include "reference/ranks/cpu_attention.hpp"
 #include "reference/ranks/executor.hpp"

@@ -1,7 +1,7 @@
 #include "experiments/calibration/calibrate.hpp"
 
-#include "experiments/options/source.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/options/source.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>

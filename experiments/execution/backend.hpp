@@ -1,8 +1,8 @@
 #pragma once
 
+#include "experiments/execution/ring_run.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
-#include "experiments/execution/ring_run.hpp"
 #include "experiments/options/options.hpp"
 #include "experiments/record/provenance.hpp"
 #include "layouts/basics/registry.hpp"

@@ -1,7 +1,7 @@
-#include "experiments/options/config.hpp"
 #include "experiments/execution/cuda.hpp"
 #include "experiments/execution/hosts.hpp"
 #include "experiments/inputs/parallel.hpp"
+#include "experiments/options/config.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/options/case.hpp"
 #include "experiments/execution/ring_run.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/record/run_writer.hpp"
 #include "layouts/schedules/schedule.hpp"
 

@@ -59,24 +59,13 @@ constexpr const char* row_definitions =
     "--layers\n"
     "and --resident say, and what the machine file reserves.\n";
 
-std::vector<std::string> row_header() {
-    return {"",           "machine",     "layout",   "schedule", "P",      "rings",
-            "forward ms", "backward ms", "total ms", "+-",       "memory", "attention"};
-}
-
-std::vector<std::string> row_of(const Advised& one, std::size_t place) {
-    return {fmt::format("{}", place),
-            one.machine->name,
-            one.which.layout,
-            one.which.schedule,
-            fmt::format("{}", one.which.ranks),
-            fmt::format("{}", one.rings),
-            milliseconds(one.forward_seconds),
-            milliseconds(one.backward_seconds),
-            milliseconds(one.seconds()),
-            percent(one.margin()) + one.margin_is_of(),
-            memory_text(one.memory),
-            memory_text(one.attention_memory)};
+void add_row(Table& table, const Advised& one, std::size_t place, const std::string& margin) {
+    table.start().cell("", static_cast<std::int64_t>(place)).cell("machine", one.machine->name);
+    table.cell("layout", one.which.layout).cell("schedule", one.which.schedule).cell("P", one.which.ranks);
+    table.cell("rings", one.rings).cell("forward ms", milliseconds(one.forward_seconds));
+    table.cell("backward ms", milliseconds(one.backward_seconds)).cell("total ms", milliseconds(one.seconds()));
+    table.cell("+-", margin).cell("memory", memory_text(one.memory));
+    table.cell("attention", memory_text(one.attention_memory));
 }
 
 std::string pair_text(const Advice& advice) {
@@ -101,15 +90,14 @@ void add_causes(Table& table, const Advised& one, std::size_t place) {
 std::string estimates_text(const Advice& advice, const Question& question) {
     const auto estimated = advice.with(Advised::Verdict::estimated);
     if (estimated.empty()) return "";
-    auto header = row_header();
-    header.insert(header.end(), {"by", "where it goes"});
-    Table table(header);
+    Table table;
+    const auto margin =
+        fmt::format("{:+.0f} to {:+.0f} %", 100 * (estimate_error.low - 1), 100 * (estimate_error.high - 1));
     for (std::size_t i = 0; i < std::min(question.rows, estimated.size()); ++i) {
         const auto& one = *estimated[i];
-        auto cells = row_of(one, i + 1);
-        cells[9] = fmt::format("{:+.0f} to {:+.0f} %", 100 * (estimate_error.low - 1), 100 * (estimate_error.high - 1));
-        cells.insert(cells.end(), {to_string(one.method), one.causes ? causes_in_words(*one.causes) : "-"});
-        table.add(std::move(cells));
+        add_row(table, one, i + 1, margin);
+        table.cell("by", to_string(one.method));
+        table.cell("where it goes", one.causes ? causes_in_words(*one.causes) : "-");
     }
     return fmt::format(
         "\nEstimates: {} may be among the first {}, but would take the simulator longer than {} s.\n{}\n"
@@ -182,9 +170,9 @@ Json json_of(const Advised& one) {
 std::string advice_text(const Advice& advice, const Question& question) {
     const auto ranked = advice.ranked();
     const auto rows = std::min(question.rows, ranked.size());
-    Table table(row_header()), causes;
+    Table table, causes;
     for (std::size_t i = 0; i < rows; ++i) {
-        table.add(row_of(*ranked[i], i + 1));
+        add_row(table, *ranked[i], i + 1, percent(ranked[i]->margin()) + ranked[i]->margin_is_of());
         if (ranked[i]->causes) add_causes(causes, *ranked[i], i + 1);
     }
     std::string text = ranked.empty() ? "" : fmt::format("{}\n{}", table.text(), row_definitions);

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "experiments/execution/ring_run.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
-#include "experiments/execution/ring_run.hpp"
 #include "experiments/record/provenance.hpp"
 #include "experiments/record/record.hpp"
 #include "sim/machine/machine.hpp"
@@ -65,7 +65,7 @@ public:
         layouts::Pass pass;
         double seconds;
         double balance, compute, naive_overlapped, naive_serial;
-        std::vector<double> disturbed{};                         ///< seconds of each repeat
+        std::vector<double> disturbed{};  ///< seconds of each repeat
     };
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
     Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "experiments/execution/ring_run.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
-#include "experiments/execution/ring_run.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/judge.hpp"
 

@@ -222,9 +222,8 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     return rates_[problem.tokens] = rates;
 }
 
-void Forecast::add(const Case& which, std::size_t count, double seconds, double share, double bytes,
-                   double rank_bytes) {
-    runs_ += count;
+void Forecast::add(const Case& which, double seconds, double share, double bytes, double rank_bytes) {
+    ++runs_;
     seconds_ += share;
     seconds_of_.push_back(seconds);
     if (seconds >= longest_seconds_) {
@@ -238,10 +237,10 @@ void Forecast::add(const Case& which, std::size_t count, double seconds, double 
     }
 }
 
-void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t count) {
+void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto& problem = plan.problem;
     const double ranks = which.ranks, replicas = config_.execution.replicas;
-    const double repeats = config_.execution.repeats * static_cast<double>(count);
+    const double repeats = config_.execution.repeats;
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
     const auto pairs = pairs_of(plan.mask(), problem.queries);
     const auto operations = operations_of(plan) * replicas;
@@ -274,14 +273,13 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
     const auto rotated = config_.judging.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
     const auto scratch = static_cast<double>(
         std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
-    add(which, count, seconds, seconds,
+    add(which, seconds, seconds,
         program_bytes + processes_here(config_.execution, which.ranks) * own + own + rotated + 5 * results +
             ranks * replicas * scratch + span_bytes(operations),
         (own + results) / (ranks * replicas) + scratch);
 }
 
-void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads,
-                             std::size_t count) {
+void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads) {
     const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.execution.replicas;
     const bool says_causes = which.ranks * config_.execution.replicas <= config_.prediction.cause_ranks;
     const bool fetches = plan.forward->fetches();
@@ -302,12 +300,12 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
         (fetches && !folds ? bytes_per_fetching * operations / static_cast<double>(machines)  // one at a time
                            : 0);
     // Runs are predicted in parallel, and so are the repeats of one run. A single simulation uses one thread.
-    const auto at_once = std::min<double>(threads, processors()), runs = static_cast<double>(count);
+    const auto at_once = std::min<double>(threads, processors());
     const auto repeats = play * (config_.prediction.disturbs() ? config_.execution.repeats : 0);
     const auto alone = seconds + repeats / at_once;
-    const auto share = runs * (seconds + repeats) / at_once;
+    const auto share = (seconds + repeats) / at_once;
     longest_run_ = std::max(longest_run_, alone);
-    add(which, count, std::max(alone, share), share, bytes, 0);
+    add(which, std::max(alone, share), share, bytes, 0);
 }
 
 void Forecast::announce() const {

@@ -22,13 +22,11 @@ public:
     void require_ranks_to_execute() const;
     void require_ranks_to_predict() const;
 
-    /// Adds a run that will be executed and judged, or several of its kind.
-    void add_executed(const Case& which, const Plan& plan, std::size_t count = 1);
+    /// Adds a run that will be executed and judged.
+    void add_executed(const Case& which, const Plan& plan);
 
-    /// Adds a run that will be predicted on `machines` machines, or several of its kind, while others are predicted on
-    /// `threads` threads.
-    void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1,
-                       std::size_t count = 1);
+    /// Adds a run that will be predicted on `machines` machines, while others are predicted on `threads` threads.
+    void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1);
 
     /// Prints time and memory on stderr, unless the sweep is short. Throws Error, which says what would fit, if memory
     /// does not suffice or the sweep would take too long.
@@ -37,7 +35,7 @@ public:
     /// Seconds of all runs. On several threads it is at least the longest run.
     double seconds() const { return std::max(seconds_, longest_run_); }
 
-    /// Seconds of the run, or of the runs of one kind, that was added as number `index`.
+    /// Seconds of the run that was added as number `index`.
     double seconds_of(std::size_t index) const { return seconds_of_[index]; }
 
     /// Memory of the largest run on this computer, bytes.
@@ -53,8 +51,8 @@ private:
     };
 
     Rates measured_rates(const layouts::Problem& problem);
-    /// `seconds` of all `count` of a kind by themselves, `share` beside others on as many threads, `bytes` of one.
-    void add(const Case& which, std::size_t count, double seconds, double share, double bytes, double rank_bytes);
+    /// `seconds` by itself, `share` beside others on as many threads.
+    void add(const Case& which, double seconds, double share, double bytes, double rank_bytes);
 
     const Config& config_;
     std::map<std::int64_t, Rates> rates_;  // by tokens of the small case

@@ -3,8 +3,8 @@
 #include "experiments/console/table.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "experiments/validation/scores.hpp"
-#include "sim/play/simulate.hpp"
 #include "sim/machine/terms.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 #include "experiments/validation/measured_rings.hpp"
 
-#include "experiments/options/source.hpp"
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/record/record.hpp"
 #include "layouts/basics/registry.hpp"
 #include "layouts/basics/require.hpp"

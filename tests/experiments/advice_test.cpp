@@ -1,9 +1,9 @@
 // Known situations give the known advice, and advice for the largest machine takes little work.
 
-#include "experiments/options/source.hpp"
 #include "experiments/execution/ring_run.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/memory/longest.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/candidates.hpp"

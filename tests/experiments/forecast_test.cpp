@@ -51,17 +51,22 @@ struct Predicted {
     Forecast forecast;
 };
 
+/// The estimate counts the operations of 16 ranks.
+void check_grows_as_operations(const Predicted& one, const Predicted& other) {
+    BOOST_TEST(one.forecast.seconds() / other.forecast.seconds() == one.operations() / other.operations(),
+               boost::test_tools::tolerance(0.03));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(forecast)
 
 // An operation costs the same in a ring of any size: what it costs is a measurement (forecast.cpp), not tested here.
-// The estimate counts the operations of 16 ranks, which are alike under zigzag.
+// Ranks are alike under zigzag.
 BOOST_AUTO_TEST_CASE(the_estimate_of_pull_grows_with_its_operations) {
     const Predicted small(config_of("pull", 64)), large(config_of("pull", 256));
     BOOST_TEST(large.operations() > 10 * small.operations());
-    BOOST_TEST(large.forecast.seconds() / small.forecast.seconds() == large.operations() / small.operations(),
-               boost::test_tools::tolerance(0.03));
+    check_grows_as_operations(large, small);
 }
 
 // One run takes one thread, however many there are: with two, the estimate of a single run was half of what it took.
@@ -76,17 +81,14 @@ BOOST_AUTO_TEST_CASE(a_single_run_is_no_quicker_on_several_threads) {
     BOOST_TEST(several.forecast.seconds() == 100 * alone / threads, boost::test_tools::tolerance(1e-9));
 }
 
-// The estimate counts the operations of 16 ranks; under a causal mask ranks of contiguous blocks differ up to twofold
-// from their mean.
+// Under a causal mask ranks of contiguous blocks differ up to twofold from their mean.
 BOOST_AUTO_TEST_CASE(operations_of_ranks_that_differ_are_counted) {
     auto config = config_of("pull", 64);
     const Predicted zigzag(config);
     config.sweep.layouts = {"contiguous"};
     const Predicted contiguous(config);
     BOOST_TEST(contiguous.operations() < 0.6 * zigzag.operations());
-    BOOST_TEST(
-        contiguous.forecast.seconds() / zigzag.forecast.seconds() == contiguous.operations() / zigzag.operations(),
-        boost::test_tools::tolerance(0.03));
+    check_grows_as_operations(contiguous, zigzag);
 }
 
 // What predict held, beyond 27 MB of its own, with 256, 512 and 1024 ranks: 33, 141 and 566 MB.

@@ -28,9 +28,9 @@ const fs::path real_input = fs::path(RINGLAB_SOURCE_DIR) / "experiments/data/rea
 struct Plan {
     Shape q{2, 10, 4, 8}, k{2, 10, 2, 8}, v{2, 10, 2, 6}, dout{2, 10, 4, 6};
     Element element = Element::fp32;
-    std::vector<std::int64_t> documents;
-    std::string without;
-    std::string poisoned;  ///< tensor whose element 123 is `poison`
+    std::vector<std::int64_t> documents = {};
+    std::string without = "";
+    std::string poisoned = "";  ///< tensor whose element 123 is `poison`
     double poison = 0;
 };
 
@@ -103,10 +103,7 @@ BOOST_AUTO_TEST_CASE(every_float_type_loads_and_a_slice_takes_the_first_tokens_o
     const std::vector<std::pair<Element, DType>> types{
         {Element::fp16, DType::fp16}, {Element::fp32, DType::fp32}, {Element::fp64, DType::fp64}};
     for (const auto& [element, dtype] : types) {
-        Plan plan;
-        plan.element = element;
-        plan.documents = {4, 3, 3};
-        write_input(folder / "input.h5", plan);
+        write_input(folder / "input.h5", {.element = element, .documents = {4, 3, 3}});
         const auto data = load_inputs(folder / "input.h5", {.tokens = 5});
         BOOST_TEST((data.problem.dtype == dtype));
         BOOST_TEST(data.problem.scale == 0);
@@ -120,9 +117,7 @@ BOOST_AUTO_TEST_CASE(every_float_type_loads_and_a_slice_takes_the_first_tokens_o
 
 BOOST_AUTO_TEST_CASE(a_dout_that_is_missing_is_drawn) {
     const Folder folder;
-    Plan plan;
-    plan.without = "do";
-    write_input(folder / "input.h5", plan);
+    write_input(folder / "input.h5", {.without = "do"});
     const auto data = load_inputs(folder / "input.h5", {.seed = 9});
     const auto generated = generate_inputs("normal", data.problem, 9);
     BOOST_TEST((data.inputs.dout == generated.inputs.dout));
@@ -130,52 +125,29 @@ BOOST_AUTO_TEST_CASE(a_dout_that_is_missing_is_drawn) {
 
 BOOST_AUTO_TEST_CASE(a_dtype_may_be_asked_for) {
     const Folder folder;
-    Plan plan;
-    plan.poisoned = "q";
-    plan.poison = 1 + 1.0 / 1024;
-    write_input(folder / "input.h5", plan);
+    write_input(folder / "input.h5", {.poisoned = "q", .poison = 1 + 1.0 / 1024});
     const auto data = load_inputs(folder / "input.h5", {.dtype = DType::bf16});
     BOOST_TEST((data.problem.dtype == DType::bf16));
     BOOST_TEST(data.inputs.q.data()[123] == 1);
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_refused_and_named) {
-    Plan plan;
-    plan.without = "k";
-    BOOST_TEST(contains(refusal(plan), "/k is missing"));
-    plan = {};
-    plan.k = {2, 10, 16};
-    BOOST_TEST(contains(refusal(plan), "/k has 3 dimensions; it must have four"));
-    plan = {};
-    plan.k = {2, 10, 3, 8};
-    plan.v = {2, 10, 3, 6};
-    BOOST_TEST(contains(refusal(plan), "4 heads and"));
-    plan = {};
-    plan.v = {2, 10, 1, 6};
-    BOOST_TEST(contains(refusal(plan), "heads"));
-    plan = {};
-    plan.k = {2, 11, 2, 8};
-    BOOST_TEST(contains(refusal(plan), "tokens"));
-    plan = {};
-    plan.v = {1, 10, 2, 6};
-    BOOST_TEST(contains(refusal(plan), "batch elements"));
-    plan = {};
-    plan.k = {2, 10, 2, 9};
-    BOOST_TEST(contains(refusal(plan), "dims per head"));
-    plan = {};
-    plan.dout = {2, 10, 4, 8};
-    BOOST_TEST(contains(refusal(plan), "dims per head"));
-    plan = {};
-    plan.v = {2, 10, 0, 6};
-    BOOST_TEST(contains(refusal(plan), "every extent must be at least 1"));
-    plan = {};
-    BOOST_TEST(contains(refusal(plan, {.tokens = 11}), "holds 10 tokens, 11 are asked for"));
-    plan.documents = {4, 3};
-    BOOST_TEST(contains(refusal(plan), "sums to 7"));
-    plan.documents = {4, 7};
-    BOOST_TEST(contains(refusal(plan), "sum to the 10 tokens"));
-    plan.documents = {4, -1, 7};
-    BOOST_TEST(contains(refusal(plan), "holds -1"));
+    const std::pair<Plan, const char*> wrong[] = {
+        {{.without = "k"}, "/k is missing"},
+        {{.k = {2, 10, 16}}, "/k has 3 dimensions; it must have four"},
+        {{.k = {2, 10, 3, 8}, .v = {2, 10, 3, 6}}, "4 heads and"},
+        {{.v = {2, 10, 1, 6}}, "heads"},
+        {{.k = {2, 11, 2, 8}}, "tokens"},
+        {{.v = {1, 10, 2, 6}}, "batch elements"},
+        {{.k = {2, 10, 2, 9}}, "dims per head"},
+        {{.dout = {2, 10, 4, 8}}, "dims per head"},
+        {{.v = {2, 10, 0, 6}}, "every extent must be at least 1"},
+        {{.documents = {4, 3}}, "sums to 7"},
+        {{.documents = {4, 7}}, "sum to the 10 tokens"},
+        {{.documents = {4, -1, 7}}, "holds -1"},
+    };
+    for (const auto& [plan, text] : wrong) BOOST_TEST(contains(refusal(plan), text), text);
+    BOOST_TEST(contains(refusal({}, {.tokens = 11}), "holds 10 tokens, 11 are asked for"));
 }
 
 BOOST_AUTO_TEST_CASE(values_that_are_not_finite_are_refused_with_tensor_position_and_value) {
@@ -183,16 +155,10 @@ BOOST_AUTO_TEST_CASE(values_that_are_not_finite_are_refused_with_tensor_position
     for (const auto& [value, text] :
          {std::pair{std::nan(""), "nan"}, std::pair{std::numeric_limits<double>::infinity(), "inf"},
           std::pair{-std::numeric_limits<double>::infinity(), "-inf"}}) {
-        Plan plan;
-        plan.poisoned = "q";
-        plan.poison = value;
-        const auto line = refusal(plan);
+        const auto line = refusal({.poisoned = "q", .poison = value});
         BOOST_TEST(contains(line, std::string("/q holds ") + text + " at batch 0, token 3, head 3, dim 3"), line);
     }
-    Plan plan;
-    plan.poisoned = "do";
-    plan.poison = 1e6;
-    const auto line = refusal(plan, {.dtype = DType::fp16});
+    const auto line = refusal({.poisoned = "do", .poison = 1e6}, {.dtype = DType::fp16});
     BOOST_TEST(contains(line, "/do holds 1000000 at batch 0, token 5, head 0, dim 3"), line);
     BOOST_TEST(contains(line, "fp16"), line);
 }
@@ -256,9 +222,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_not_there_or_not_hdf5_are_refused) {
 BOOST_AUTO_TEST_CASE(a_truncated_input_is_refused_with_one_line_at_every_length) {
     const Folder folder;
     const auto path = folder / "input.h5";
-    Plan plan;
-    plan.documents = {5, 5};
-    write_input(path, plan);
+    write_input(path, {.documents = {5, 5}});
     const auto whole = bytes_of(path);
     for (std::size_t length = 0; length < whole.size(); length += 1 + whole.size() / 100) {
         put_bytes(path, whole.substr(0, length));

@@ -1,6 +1,6 @@
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/options/source.hpp"
 #include "experiments/execution/backend.hpp"
+#include "experiments/options/source.hpp"
 #include "experiments/study/describe.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/experiments/record_support.hpp"
@@ -208,7 +208,10 @@ BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
     BOOST_TEST(record.number(device.name(), "ratio_forward_spread") == 0);
     BOOST_TEST(record.number(device.name(), "ratio_backward") == 0.5);
     BOOST_TEST(!record.has(device.name(), "runs/ratio_cudnn_forward"));
-    BOOST_TEST(throughput_tables(record, cases).find("1.250") != std::string::npos);
+    const auto tables = throughput_tables(record, cases);
+    BOOST_TEST(tables.find("1.250") != std::string::npos, tables);
+    BOOST_TEST(tables.find("sustained") != std::string::npos, tables);
+    BOOST_TEST(tables.find("burst") == std::string::npos, tables);  // there are none
 }
 
 // Of ten passes the last five count: 2, 4, 6, 8 and 10, median 6, quartiles 4 and 8.
@@ -238,17 +241,6 @@ BOOST_AUTO_TEST_CASE(bursts_have_columns_of_their_own) {
     BOOST_TEST(record.numbers(device.name(), "bursts/forward/seconds").size() == 4u);  // those that do not count too
     const auto tables = throughput_tables(record, cases);
     BOOST_TEST(tables.find("Single passes on one GPU (burst)") != std::string::npos, tables);
-}
-
-BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
-    TimedCases timed;
-    const auto cases = cases_of(one_gpu());
-    DeviceTimes samples;
-    samples.calls = {{"forward", {{1, 1}}}, {"backward", {{1, 1}}}, {"cudnn_forward", {{1, 1}}}};
-    timed.add(cases[1], samples);
-    const auto tables = throughput_tables(timed.record, cases);
-    BOOST_TEST(tables.find("sustained") != std::string::npos, tables);
-    BOOST_TEST(tables.find("burst") == std::string::npos, tables);
 }
 
 BOOST_AUTO_TEST_CASE(rings_are_refused_where_bursts_alone_are_asked_for) {

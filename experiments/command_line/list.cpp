@@ -12,9 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
-#include <map>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -47,21 +45,6 @@ std::string comment_of(const std::string& path) {
     return text;
 }
 
-/// A key's figure and source in the first of these files that has the key. d64 stands for any other kernel.
-std::string example_of(std::string key) {
-    if (const auto at = key.find("NAME"); at != std::string::npos) key.replace(at, 4, "d64");
-    static const auto machines = [] {
-        std::map<std::string, sim::Machine> found;
-        for (const auto& name : {"2xh200_calibrated", "2xh200_calibrated_nccl", "h200_fat_tree"})
-            found.emplace(name, sim::load_machine(find_resource(name, "machines", ".toml")));
-        return found;
-    }();
-    for (const auto& [name, machine] : machines)
-        if (const auto at = std::ranges::find(machine.figures, key, &sim::Figure::name); at != machine.figures.end())
-            return fmt::format("{:g} ({}) | `{}`", at->value, at->source, name);
-    return " | ";
-}
-
 }  // namespace
 
 void print_machine_keys() {
@@ -71,21 +54,17 @@ void print_machine_keys() {
         "- term: the row of sim/README.md that has the formula. Keys without a term are no part of a time.\n"
         "- if left out: a key is required; or derived, by this rule; or in an optional section, whose effect is then "
         "not modelled.\n"
-        "- example, file: a figure in a machine file of Ringlab, and its source there, which begins with \"fitted\", "
-        "\"measured\" or \"counted\" if calibrate found it.\n"
         "- [between_hosts] is for several hosts only.\n");
     std::string section = "none";
     for (const auto& key : sim::machine_keys()) {
         const auto dot = key.name.rfind('.');
         const auto in = dot == std::string::npos ? "" : key.name.substr(0, dot);
         if (in != section)
-            fmt::print(
-                "\n{}\n\n| key | unit or values | range | term | if left out | example | file |\n"
-                "|---|---|---|---|---|---|---|\n",
-                in.empty() ? "Before all sections" : "[" + in + "]");
+            fmt::print("\n{}\n\n| key | unit or values | range | term | if left out |\n|---|---|---|---|---|\n",
+                       in.empty() ? "Before all sections" : "[" + in + "]");
         section = in;
-        fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", key.name.substr(dot == std::string::npos ? 0 : dot + 1),
-                   key.unit, key.range, key.term, key.left_out, example_of(key.name));
+        fmt::print("| `{}` | {} | {} | {} | {} |\n", key.name.substr(dot == std::string::npos ? 0 : dot + 1), key.unit,
+                   key.range, key.term, key.left_out);
     }
 }
 

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter
 from matplotlib.transforms import Bbox
 
-SCHEMAS = 2, 3
+SCHEMA = 3
 NOTEBOOKS = Path(__file__).resolve().parent
 ROOT = NOTEBOOKS.parent
 QUICKSTART = ROOT / "out" / "quickstart"
@@ -242,8 +242,8 @@ def read_runs(records, *experiments):
         found = file.attrs.get("experiment")
         if "ringlab_schema" not in file.attrs or found is None:
             stop(f"{path} is not a record of Ringlab")
-        if file.attrs["ringlab_schema"] not in SCHEMAS:
-            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads up to {SCHEMAS[-1]}")
+        if file.attrs["ringlab_schema"] != SCHEMA:
+            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads {SCHEMA}")
         if found not in experiments:
             stop(f"{path} is a record of {found}; this script draws records of {' and '.join(experiments)}")
         runs += runs_of(file, path)

@@ -47,10 +47,7 @@ def rectangles(begin, until, middle, height):
 def draw_timeline(axis, run, path, unit):
     """All spans of the timeline, time in multiples of `unit`. Returns the mean share of the makespan in which ranks
     compute."""
-    block = "block" if f"{path}/block" in run else "owner"  # the name before schema 3, which had no "posted" either
-    posted = "posted" if f"{path}/posted" in run else "begin"
-    names = dict(rank="rank", kind="kind", lane="lane", block=block, posted=posted, begin="begin", end="end")
-    spans = {name: run.read(f"{path}/{dataset}") for name, dataset in names.items()}
+    spans = {name: run.read(f"{path}/{name}") for name in ("rank", "kind", "lane", "block", "posted", "begin", "end")}
     begin, end = spans["begin"] / unit, spans["end"] / unit
     makespan = end.max(initial=0)
     computes = np.isin(spans["kind"], COMPUTE)

@@ -136,30 +136,11 @@ def draw_published(cases, title):
     return figure
 
 
-def draw_systems(cases):
-    """Systems on more GPUs than those that scales were fitted to."""
-    figure, (line,) = figures.panels(1, 2, 2.6)
-    for axis, guess in zip(line, ("predicted", "copied")):
-        for packed, color in ((False, figures.BLUE), (True, figures.VERMILLION)):
-            shown = [run for run in cases if not run["fitted"] and run["mask"].startswith("varlen") == packed]
-            axis.plot([run["published"] for run in shown], [run[guess] for run in shown], "o", ms=3, color=color)
-        axis.plot([0, 700], [0, 700], color="0.8", lw=0.8, zorder=0)
-        axis.set_title({"predicted": "prediction", "copied": "figure of the GPUs fitted to"}[guess])
-        axis.set_xlabel("published, TFLOP/s per GPU")
-    line[0].set_ylabel("guess, TFLOP/s per GPU")
-    figure.suptitle("Eight systems on more GPUs than were fitted to")
-    figures.legend_below(figure, [Line2D([], [], color=color, marker="o", ls="", ms=3, label=label) for color, label in
-                                  ((figures.BLUE, "causal, full"), (figures.VERMILLION, "packed documents"))], columns=2)
-    return figure
-
-
 # %%
 for record in dict.fromkeys(run.record for run in runs):
     cases = figures.Runs(run for run in runs if run.record == record)
     if "published_forward" in cases[0].attributes:
         figures.save(draw_published(cases, record.stem), arguments.figures, record.stem)
-    if "error_copied" in cases[0].attributes:
-        figures.save(draw_systems(cases), arguments.figures, record.stem)
     for machine in cases[0].machines():
         title = name_of(machine, record)
         figures.save(draw_scatter(cases, machine, title), arguments.figures, record.stem, machine)

@@ -180,6 +180,32 @@ void Object::set(const std::string& attribute, const Attribute& value) {
     if (elements.count > 0) check(H5Awrite(made.id(), elements.type.id(), elements.data), "cannot write", full);
 }
 
+/// By hand: H5Ocopy() of HDF5 1.10 crashes where an object has more than eight attributes and texts among them.
+void Object::copy_attributes(const Object& from) {
+    std::vector<std::string> names;
+    const auto collect = [](hid_t, const char* attribute, const H5A_info_t*, void* out) -> herr_t {
+        static_cast<std::vector<std::string>*>(out)->emplace_back(attribute);
+        return 0;
+    };
+    check(H5Aiterate2(from.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names), "cannot list attributes of",
+          from.name());
+    for (const auto& name : names) {
+        const OpenAttribute old(from, name);
+        const Handle memory(H5Tcopy(old.type.id()), H5Tclose);
+        const auto made =
+            checked(H5Acreate2(id(), name.c_str(), old.type.id(), old.space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+                    "cannot make", name_ + "@" + name);
+        const auto count = static_cast<std::size_t>(H5Sget_simple_extent_npoints(old.space.id()));
+        if (count == 0) continue;
+        std::vector<std::byte> elements(count * H5Tget_size(memory.id()));
+        check(H5Aread(old.attribute.id(), memory.id(), elements.data()), "cannot read", old.name);
+        const auto written = H5Awrite(made.id(), memory.id(), elements.data());
+        if (H5Tis_variable_str(memory.id()) > 0)
+            H5Dvlen_reclaim(memory.id(), old.space.id(), H5P_DEFAULT, elements.data());
+        check(written, "cannot copy", old.name);
+    }
+}
+
 bool Object::has(const std::string& attribute) const {
     return check(H5Aexists(id(), attribute.c_str()), "cannot look for attribute of", name_) > 0;
 }

@@ -62,6 +62,10 @@ public:
     Object(Handle handle, std::string name) : handle_(std::move(handle)), name_(std::move(name)) {}
 
     void set(const std::string& attribute, const Attribute& value);
+
+    /// Sets all attributes that an object of another file has, which is no dimension scale.
+    void copy_attributes(const Object& from);
+
     bool has(const std::string& attribute) const;
 
     /// The one text or number that the attribute holds (a boolean of h5py is the number 0 or 1).
@@ -135,9 +139,6 @@ public:
 
     /// Makes the group, and the groups on the way to it; opens it if it is there.
     Group make_group(const std::string& path);
-
-    /// Copies the group of another file with all that is in it.
-    void copy_group(const Group& from, const std::string& path);
 
     /// A dataset of this shape (none: a single value): small ones beside their attributes, larger ones compressed in
     /// few chunks; texts all as long as the longest, since HDF5 compresses no others.

@@ -205,11 +205,6 @@ Group Group::make_group(const std::string& path) {
     return group(path);
 }
 
-void Group::copy_group(const Group& from, const std::string& path) {
-    check(H5Ocopy(from.id(), path.c_str(), id(), path.c_str(), H5P_DEFAULT, link_creation().id()), "cannot copy",
-          from.path_name(path));
-}
-
 Dataset Group::make_dataset(const std::string& path, const Values& values, Extents shape) {
     const auto full = path_name(path);
     const auto space = space_of(shape, full);

@@ -191,10 +191,11 @@ void Record::add_session() {
 /// The same in a file in memory whose datasets can grow, or whose datasets are packed.
 hdf5::File Record::copied(const hdf5::File& record, const fs::path& path, Storage storage) {
     auto copy = hdf5::File::create(path);
-    copy.set("ringlab_schema", schema);
-    for (const auto* attribute : {"experiment", "description", "configuration"})
-        copy.set(attribute, record.text(attribute));
-    copy.copy_group(record, "provenance");
+    copy.copy_attributes(record);
+    copy.make_group("provenance");
+    const auto sessions = record.group("provenance");
+    for (const auto& session : sessions.members())
+        copy.make_group("provenance/" + session).copy_attributes(sessions.group(session));
     std::vector<std::string> paths;
     find_datasets(record, "", paths);
     for (const auto& name : paths) {

@@ -29,8 +29,8 @@ LAYERS = {
 TOP = {".ci", ".github", "cmake", "docs", "experiments", "gpu", "layouts", "notebooks", "processes", "python",
        "reference", "sim", "tests"}
 MOST_FILES = 14
-# One file for each mask, layout, schedule or mask oracle.
-FAMILIES = re.compile(r"(mask|layout|schedule|oracle)_\w+\.cpp")
+# One file for each mask, layout or schedule.
+FAMILIES = re.compile(r"(mask|layout|schedule)_\w+\.cpp")
 SOURCES = (".hpp", ".h", ".cpp", ".cu", ".cuh")
 MAP = "CONTRIBUTING.md"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.M)

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/device/nvml.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 #include "reference/tensors/tensors.hpp"
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "experiments/options/planned.hpp"
 
 #include "experiments/files/resources.hpp"
-#include "layouts/schedules/latent.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/cost/plan_prices.hpp"
 
 namespace ringlab::experiments {

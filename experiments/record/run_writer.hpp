@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/record/hdf5.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 
 #include <concepts>
 #include <map>

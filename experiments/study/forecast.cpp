@@ -5,7 +5,7 @@
 #include "experiments/study/judge.hpp"
 #include "layouts/basics/checked_arithmetic.hpp"
 #include "layouts/basics/typed_names.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transport.hpp"

@@ -3,7 +3,7 @@
 #include "gpu/execution/member_run.hpp"
 #include "layouts/basics/counts.hpp"
 #include "layouts/program/deadlock_check.hpp"
-#include "layouts/schedules/same_problem.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "processes/session.hpp"
 
 #include <algorithm>

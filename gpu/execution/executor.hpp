@@ -8,7 +8,7 @@
 #include "layouts/basics/ring_group.hpp"
 #include "layouts/program/program.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 
 #include <functional>
 #include <span>

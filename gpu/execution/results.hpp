@@ -6,7 +6,7 @@
 #include "gpu/ranks/rank_memory.hpp"
 #include "gpu/team/device_clock.hpp"
 #include "layouts/program/program.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 
 #include <array>
 #include <span>

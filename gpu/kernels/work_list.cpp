@@ -3,7 +3,7 @@
 #include "gpu/device/cuda_check.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
-#include "layouts/tiling/launch_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #include "gpu/ring/ring_plan.hpp"
 
 #include "layouts/program/deadlock_check.hpp"
-#include "layouts/schedules/same_problem.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <algorithm>
 

@@ -108,18 +108,4 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
 /// The same from hulls and key tiles, which a caller may use again for other pairs of blocks.
 TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns);
 
-/// Work of a backward launch whose work tiles are key tiles, over all heads and batch elements.
-struct BackwardLoad {
-    std::int64_t work_tiles = 0;          ///< work tiles that have something to do
-    std::int64_t entries = 0;             ///< row tiles that all work tiles together process
-    std::int64_t longest = 0;             ///< row tiles of the longest work tile
-    std::int64_t steps_per_row_tile = 1;  ///< steps that a row tile takes: query heads per kv head
-};
-
-/// How many SMs split a work tile between them (thread blocks of a cluster), and how many such groups run at a time.
-struct SmGroup {
-    std::int64_t sms = 1;
-    std::int64_t at_a_time = 1;
-};
-
 }  // namespace ringlab::layouts

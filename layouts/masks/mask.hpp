@@ -156,7 +156,7 @@ using MaskFactory = std::function<Mask(const std::string& arguments, std::int64_
 Registry<MaskFactory>& masks();
 
 /// A namespace-scope object of this type makes a mask known by name. The mask's example and its definition for tests
-/// are in tests/layouts/mask_oracles/.
+/// are in tests/layouts/mask_oracles.cpp.
 struct MaskRegistration {
     MaskRegistration(std::string name, std::string usage, std::string help, MaskFactory factory) {
         masks().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});

@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <tuple>
 
 namespace ringlab::layouts {
 namespace {
@@ -42,13 +41,6 @@ struct Draft {
     std::vector<double> seconds;     // by rank: of items, and what the last price of the rank was above the model's
 };
 
-/// The price of a plan, which is out of all proportion if there is not the memory for it.
-double price_within_memory(const PlanCost& cost, const PlanPrices& prices) {
-    constexpr double too_much = 1e6;  // seconds
-    const bool fits = prices.most_gathered == 0 || cost.most_gathered <= prices.most_gathered;
-    return cost.total() + (fits ? 0 : too_much);
-}
-
 /// Those of the layouts that divide the mask's tokens.
 std::vector<Layout> simple_layouts(const std::vector<std::string>& names, const Mask& mask, int ranks) {
     std::vector<Layout> layouts;
@@ -82,18 +74,20 @@ public:
             }
             return cost;
         };
+        if (auto wholes = all_whole(); !wholes.empty()) take(std::move(wholes));
         if (!is_large())
             for (const auto& layout : simple_layouts({"zigzag", "contiguous"}, mask_, static_cast<int>(ranks_)))
                 take(pieces_of(layout, parts_));
         // The limit of a rank's work, relative to the least that is possible. A higher limit lets long parts stay on
         // fewer ranks, which saves traffic.
         const auto least_work = least_that_fits();
+        const int rounds = is_large() ? 1 : 7;  // 16 gain 0.3 % and take twice as long
         for (const double over :
              is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
             const auto most = over * least_work;
             if (over > 1 && chain(most).empty()) break;  // a higher limit changes nothing
             auto d = draft(most, over == 1);
-            for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
+            for (int round = 0; round < rounds; ++round) {
                 even_out(d);
                 const auto cost = take(cut(d));
                 // What the model does not see: tiles, launches for keys of other ranks, sums of gradients. A third of
@@ -119,10 +113,25 @@ private:
     /// Whether there are so many ranks that there is time for a few drafts only.
     bool is_large() const { return ranks_ > 128; }
 
-    /// Rounds of evening out and pricing for each draft. Twice as many gain 0.3 % and take twice as long.
-    static constexpr int rounds = 7;
-
     std::int64_t length(std::size_t part) const { return parts_[part].tokens.size(); }
+
+    /// Every part on one rank, the longest first, each where it leaves least room; nothing if one has no room.
+    Pieces all_whole() const {
+        std::vector<std::size_t> order(parts_.size());
+        std::iota(order.begin(), order.end(), std::size_t{0});
+        std::ranges::stable_sort(order, std::greater{}, [&](std::size_t part) { return length(part); });
+        std::vector<std::int64_t> room(ranks_, share_);
+        Pieces pieces(parts_.size());
+        for (const auto part : order) {
+            // A rank that has no room for it comes last.
+            const auto rank =
+                std::ranges::min_element(room, {}, [&](auto n) { return std::pair(n < length(part), n); });
+            if (*rank < length(part)) return {};
+            *rank -= length(part);
+            pieces[part] = {{parts_[part].tokens, static_cast<int>(rank - room.begin())}};
+        }
+        return pieces;
+    }
 
     /// The parts that are spread if a rank works for about `most` seconds: those that take longer, but for parts of so
     /// few pairs that they serve to even out what denser parts leave. The parts that take up most ranks come first.
@@ -155,9 +164,8 @@ private:
     }
 
     static double ranks_of(const std::vector<SpreadPart>& chain) {
-        double ranks = 0;
-        for (const auto& spread : chain) ranks += spread.ranks;
-        return ranks;
+        return std::accumulate(chain.begin(), chain.end(), 0.0,
+                               [](double sum, const SpreadPart& spread) { return sum + spread.ranks; });
     }
 
     /// The smallest limit of a rank's work with which all long parts find room.
@@ -200,8 +208,8 @@ private:
     /// By rank: seconds per token of the chain. On ranks behind the chain, which items fill, a token of the chain
     /// counts as much as the most expensive one.
     std::vector<double> expected_density(const Draft& d, double most) const {
-        double dearest = d.chain.empty() ? most / static_cast<double>(share_) : 0;
-        for (const auto& spread : d.chain) dearest = std::max(dearest, spread.density);
+        const auto dearest = d.chain.empty() ? most / static_cast<double>(share_)
+                                             : std::ranges::max(d.chain, {}, &SpreadPart::density).density;
         std::vector<double> density(ranks_, dearest);
         double end = 0;
         std::size_t rank = 0;
@@ -312,9 +320,9 @@ private:
             of_rank[to].push_back(i);
             give(d, d.items[i], to);
         };
-        constexpr int most_steps = 128;
+        constexpr int most_steps = 128, most_misses = 3;
         int misses = 0;  // exchanges that make another rank as busy: a few of them may lead on
-        for (int step = 0; step < most_steps && misses < 3; ++step) {
+        for (int step = 0; step < most_steps && misses < most_misses; ++step) {
             const auto work = work_of(d);
             const auto busiest = static_cast<std::size_t>(std::ranges::max_element(work) - work.begin());
             const auto exchange = best_exchange(d, work, busiest, of_rank);

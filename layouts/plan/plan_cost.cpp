@@ -105,10 +105,8 @@ std::vector<PlanPart> plan_parts(const Mask& mask) {
     return parts;
 }
 
-namespace {
-
 /// Counts of what a rank does in a pass.
-struct Load {
+struct PlanLoad {
     double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
     std::array<double, 2> wasted{};   // by pass: pairs that tiles of cut parts compute above those that rows see
@@ -119,11 +117,13 @@ struct Load {
     double gathered() const { return received[0] + received[1]; }
 };
 
+namespace {
+
 double seconds_of(const LinkPrices& link, double received, double given) {
     return std::max(received * link.key + given * link.gradient, given * link.key + received * link.gradient);
 }
 
-double work_of(const Load& load, std::size_t pass, const PassPrices& prices) {
+double work_of(const PlanLoad& load, std::size_t pass, const PassPrices& prices) {
     return prices.pair * (load.pairs + load.wasted[pass]) + prices.row * load.rows + prices.piece * load.pieces +
            (load.launches > 0 ? prices.again * load.shard : 0) + prices.owner * load.launches +
            prices.visit * load.visits + prices.key * load.gathered() + prices.sum * load.readers +
@@ -138,7 +138,7 @@ struct PlanPricer::Loads {
         : by_rank(static_cast<std::size_t>(ranks)),
           attends(by_rank.size() * by_rank.size()),
           gives(by_rank.size() * by_rank.size()) {}
-    Load& of(int rank) { return by_rank[static_cast<std::size_t>(rank)]; }
+    PlanLoad& of(int rank) { return by_rank[static_cast<std::size_t>(rank)]; }
     /// Whether the pair was not in the set; it is then.
     bool is_new(std::vector<bool>& set, int rank, int other) const {
         auto counted = set[static_cast<std::size_t>(rank) * by_rank.size() + static_cast<std::size_t>(other)];
@@ -146,7 +146,7 @@ struct PlanPricer::Loads {
         counted = true;
         return is_new;
     }
-    std::vector<Load> by_rank;
+    std::vector<PlanLoad> by_rank;
     std::vector<bool> attends, gives;  // (rank, launch), (giver, reader)
 };
 
@@ -270,6 +270,12 @@ void PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& lo
             load.launches += loads.is_new(loads.attends, rank, static_cast<int>(launch));
         }
     }
+}
+
+double price_within_memory(const PlanCost& cost, const PlanPrices& prices) {
+    constexpr double too_much = 1e6;  // seconds
+    const bool fits = prices.most_gathered == 0 || cost.most_gathered <= prices.most_gathered;
+    return cost.total() + (fits ? 0 : too_much);
 }
 
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {

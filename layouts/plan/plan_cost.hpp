@@ -22,6 +22,9 @@ Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts);
 /// they are whole tiles, then all others by position. So few tiles hold rows of several parts.
 std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std::int64_t tile);
 
+/// The price of a plan, which is out of all proportion if there is not the memory for it.
+double price_within_memory(const PlanCost& cost, const PlanPrices& prices);
+
 /// Prices plans of one mask.
 class PlanPricer {
 public:

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layouts/program/program.hpp"
-#include "layouts/walk/walk.hpp"
+#include "layouts/program/walk.hpp"
 
 #include <functional>
 #include <optional>

@@ -1,14 +1,12 @@
 #include "layouts/program/program.hpp"
 
-#include "layouts/program/arrival_order.hpp"
 #include "layouts/program/deadlock_check.hpp"
-#include "layouts/program/happens_before.hpp"
-#include "layouts/program/message_matching.hpp"
-#include "layouts/program/operation_check.hpp"
-#include "layouts/program/slot_contents.hpp"
+#include "layouts/program/rank_checks.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 namespace ringlab::layouts {
 namespace {
@@ -87,6 +85,111 @@ private:
     std::set<std::pair<Pool, int>> used_;  // slots used so far
     RankProgram program_;
 };
+
+/// Adds to each rank's program a send for every fetch from it. An owner serves the first fetch of every rank, then the
+/// second of every rank, and so on. This is one order of all fetches that agrees with the order of each rank, so the
+/// added sends cannot form a cycle of waiting ranks.
+void add_served_sends(Program& program) {
+    struct ServedFetch {
+        int fetcher;
+        OpIndex fetch;
+        int turn;  // index among the fetcher's fetches
+        Op op;
+    };
+    std::vector<std::vector<ServedFetch>> by_owner(program.ranks.size());
+    for (const auto& rank : program.ranks) {
+        int turn = 0;
+        for (std::size_t i = 0; i < rank.operations; ++i)
+            if (const auto& op = rank.code[i].op; op.kind == OpKind::fetch)
+                by_owner[index(op.peer)].push_back({rank.rank, static_cast<OpIndex>(i), turn++, op});
+    }
+    for (auto& rank : program.ranks) {
+        auto& served = by_owner[index(rank.rank)];
+        std::ranges::sort(served, {}, [](const ServedFetch& one) { return std::pair(one.turn, one.fetcher); });
+        for (const auto& [fetcher, fetch, turn, op] : served) {
+            auto& send = rank.code.emplace_back();
+            send.op = op;
+            send.op.kind = OpKind::send;
+            send.op.peer = fetcher;
+            send.op.slot(op.pool) = 0;
+            send.op.after_count = 0;
+            send.served = true;
+            send.partner = fetch;
+            program.ranks[index(fetcher)].code[index(fetch)].partner = static_cast<OpIndex>(rank.code.size() - 1);
+        }
+    }
+}
+
+/// Sets Instruction::partner of both halves of each message: the k-th send from one rank to another on a channel
+/// belongs to the k-th receive. Throws Error that names both halves if they do not fit, or the half that has no
+/// partner.
+void match_messages(const Schedule& schedule, Program& program) {
+    using Route = std::tuple<int, int, int>;  // from, to, channel
+    std::map<Route, std::vector<OpIndex>> receives;
+    for (const auto& rank : program.ranks)
+        for (std::size_t i = 0; i < rank.operations; ++i)
+            if (const auto& op = rank.code[i].op; op.kind == OpKind::receive)
+                receives[{op.peer, rank.rank, op.channel}].push_back(static_cast<OpIndex>(i));
+    std::map<Route, std::size_t> matched;
+    for (auto& rank : program.ranks) {
+        for (std::size_t i = 0; i < rank.operations; ++i) {
+            auto& send = rank.code[i];
+            if (!send.sends()) continue;
+            const auto which = static_cast<OpIndex>(i);
+            const Route route{rank.rank, send.op.peer, send.op.channel};
+            const auto& queue = receives[route];
+            auto& count = matched[route];
+            if (count == queue.size()) fail("{} has no receive there", describe(rank.rank, which, send.op));
+            send.partner = queue[count++];
+            auto& receive = program.ranks[index(send.op.peer)].code[index(send.partner)];
+            receive.partner = which;
+            send.may_arrive_early = receive.may_arrive_early;
+            const bool same = receive.op.bytes == send.op.bytes && receive.op.pool == send.op.pool &&
+                              receive.op.part.heads == send.op.part.heads &&
+                              same_tokens(schedule, receive.op.part, send.op.part);
+            if (!same)
+                fail("{}, {} bytes, is matched with {}, {} bytes; they must be of the same tokens and heads",
+                     describe(rank.rank, which, send.op), send.op.bytes,
+                     describe(send.op.peer, send.partner, receive.op), receive.op.bytes);
+        }
+    }
+    for (const auto& [route, queue] : receives)
+        if (const auto count = matched[route]; count < queue.size())
+            fail("{} has no send there",
+                 describe(std::get<1>(route), queue[count],
+                          program.ranks[index(std::get<1>(route))].code[index(queue[count])].op));
+}
+
+/// Whether the receiver's next attend waits for this transfer or a later one of its lane. An attend that continues a
+/// launch does not count, because the attends before it in the launch hide the message.
+bool next_attend_waits_for(const RankProgram& rank, OpIndex transfer) {
+    const auto lane = rank.code[index(transfer)].op.lane();
+    for (auto i = index(transfer) + 1; i < rank.operations; ++i) {
+        const auto& attend = rank.code[i].op;
+        if (attend.kind != OpKind::attend) continue;
+        return !attend.fused && std::ranges::any_of(attend.after(), [&](OpIndex before) {
+            return before >= transfer && rank.code[index(before)].op.lane() == lane;
+        });
+    }
+    return false;
+}
+
+/// Sets Instruction::overlapped_flop of both halves of each message.
+void set_overlapped_flop(const Schedule& schedule, Program& program) {
+    for (const auto& rank : program.ranks) {
+        OpIndex attend = -1;  // the next one
+        for (auto i = rank.operations; i-- > 0;) {
+            const auto& instruction = rank.code[i];
+            if (instruction.op.kind == OpKind::attend) attend = static_cast<OpIndex>(i);
+            if (!instruction.sends()) continue;
+            auto& receiver = program.ranks[index(instruction.op.peer)];
+            const bool is_hidden = attend >= 0 && !next_attend_waits_for(receiver, instruction.partner);
+            const auto flop = is_hidden ? schedule.flop(rank.code[index(attend)].op) : 0;
+            receiver.code[index(instruction.partner)].overlapped_flop = flop;
+            program.ranks[index(rank.rank)].code[i].overlapped_flop = flop;
+        }
+    }
+}
 
 }  // namespace
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "layouts/program/fused_launch.hpp"
 #include "layouts/schedules/schedule.hpp"
 
 #include <string>
@@ -84,6 +83,20 @@ struct Place {
 Place place_of(const Schedule& schedule, const Instruction& instruction, Pool pool);
 Place source_of(const Schedule& schedule, const Instruction& instruction);
 Place own_place(const Schedule& schedule, int rank, Pool pool);
+
+/// Two or more attends of a rank that the schedule marks as fused (Op::fused), so that a device may run them in one
+/// launch.
+///
+/// Forward: no attend of the group waits for the end of another one. Backward: an attend may wait for an earlier one
+/// through messages, when a peer adds to a gradient in between. One launch for the whole group must then begin the
+/// attends in order before their inputs have arrived, wait inside the launch, and signal the end of each attend. A
+/// device that cannot do that runs each section, up to the next of `section_begins`, as a launch of its own.
+struct FusedLaunch {
+    std::vector<std::size_t> attends;  ///< indices of the operations, in schedule order
+    /// Positions in `attends` where a new section begins: that attend waits, directly or through other ranks, for an
+    /// attend of the section before it.
+    std::vector<std::size_t> section_begins;
+};
 
 /// One rank's program of a pass.
 struct RankProgram {

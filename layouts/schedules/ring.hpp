@@ -50,14 +50,6 @@ protected:
     /// position p has the keys of block first_block + p and the rows of block first_rows + p.
     void find_hops(int first_block, int first_rows, int size);
 
-    // Which members need a block, in steps from its owner: the first (the gradient of the block starts there) and the
-    // last (the block's last stop, from where the gradient is sent to the owner). Both 0 if only the owner, or no
-    // member, needs it.
-    struct Hops {
-        int first = 0;
-        int last = 0;
-    };
-
     const Hops& hops(const Member& self, int position) const { return hops_[index(self.first_block + position)]; }
     Part keys_at(const Member& self, int step) const { return part(self.first_block + self.at(step), self.heads); }
     bool receives(const Member& self, int step) const {
@@ -83,12 +75,11 @@ private:
         OpIndex send = -1;
     };
 
-    static constexpr std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
     Op send_block(const Member& self, int step, OpIndex arrival) const;
     Op receive_block(const Member& self, int step, const Readers& readers) const;
     Op gradient(OpKind kind, const Member& self, int step, int peer, int position, int slot) const;
 
-    std::vector<Hops> hops_;  // by block
+    std::vector<Hops> hops_;  // by block, of the members that need it
 };
 
 }  // namespace ringlab::layouts

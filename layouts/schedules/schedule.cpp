@@ -1,7 +1,5 @@
 #include "layouts/schedules/schedule.hpp"
 
-#include "layouts/schedules/latent.hpp"
-
 #include <algorithm>
 
 namespace ringlab::layouts {
@@ -98,6 +96,18 @@ std::int64_t Schedule::scratch_bytes() const {
         slot += group.count;
     }
     return sum;
+}
+
+int Schedule::farthest_needed(int rank) const {
+    int distance = ranks() - 1;
+    while (distance >= 0 && !needs(rank, behind(rank, distance))) --distance;
+    return distance;
+}
+
+void Schedule::find_rank_symmetry() {
+    const int other = ranks() - 1;
+    rank_symmetric_ = problem_.queries.empty() && pairs_depend_on_rank_order(mask_, layout_) && needs(0, 0) &&
+                      needs(0, other) && needs(other, 0);
 }
 
 HeadRange Schedule::query_heads(HeadRange kv_heads) const {
@@ -238,8 +248,8 @@ std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask
     const auto spec = Spec::parse(options.schedule);
     const auto& entry = schedules().find_spec(options.schedule);
     if (problem.latent.is_given() && spec.name != expanded_schedule_name)
-        return make_latent_schedule(problem, mask, layout, options);
-    return entry.factory(spec.arguments, problem, mask, layout, options);
+        return make_latent_schedule({problem, mask, layout, options});
+    return entry.factory(spec.arguments, {problem, mask, layout, options});
 }
 
 int parse_head_groups(const std::string& arguments, const Problem& problem) {
@@ -251,6 +261,69 @@ int parse_head_groups(const std::string& arguments, const Problem& problem) {
             "{} kv heads do not divide into {} head groups; the groups must divide the kv heads", problem.kv_heads,
             groups);
     return static_cast<int>(groups);
+}
+
+namespace {
+
+/// Whether the runs with index `number` of all ranks are ordered by rank, ascending or descending, either one after
+/// another or interleaved, and none begins before `begin`, where the runs of lower index end. Sets `end` to the end of
+/// these runs.
+bool runs_are_in_rank_order(const Layout& layout, std::size_t number, std::int64_t begin, std::int64_t& end) {
+    const auto run = [&](int rank) { return layout.shard(rank)[number]; };
+    const auto like = run(0);
+    auto least = like.first, most = like.first;
+    bool rises = true, falls = true, apart = true;
+    for (int rank = 1; rank < layout.ranks(); ++rank) {
+        const auto before = run(rank - 1), now = run(rank);
+        if (now.count != like.count || now.stride != like.stride) return false;
+        rises &= before.first < now.first;
+        falls &= before.first > now.first;
+        apart &= before.last() < now.first || now.last() < before.first;
+        least = std::min(least, now.first);
+        most = std::max(most, now.first);
+    }
+    end = most + like.last() - like.first + 1;
+    return least >= begin && (rises || falls) && (apart || most - least < like.stride);
+}
+
+}  // namespace
+
+bool pairs_depend_on_rank_order(const Mask& mask, const Layout& layout) {
+    const auto& rule = mask.segments().front();
+    if (layout.largest_shard() * layout.ranks() != layout.tokens() || !mask.all_keys_valid() ||
+        mask.segments().size() != 1 || rule.sink != 0 || !rule.earlier.empty() || rule.begin != Bound{0, 0})
+        return false;
+    if (rule.end == Bound{mask.tokens(), 0}) return true;
+    if (rule.end != Bound{1, 1}) return false;
+    const auto runs = layout.shard(0).size();
+    for (int rank = 1; rank < layout.ranks(); ++rank)
+        if (layout.shard(rank).size() != runs) return false;
+    std::int64_t end = 0;
+    for (std::size_t number = 0; number < runs; ++number)
+        if (!runs_are_in_rank_order(layout, number, end, end)) return false;
+    return true;
+}
+
+void require_same_problem(const Schedule& forward, const Schedule& backward) {
+    const auto& a = forward.problem();
+    const auto& b = backward.problem();
+    const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries &&
+                              a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
+                              a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
+                              a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
+                              a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
+                              forward.keeps(Pool::kv) == backward.keeps(Pool::kv) &&
+                              forward.options().keeps_rows_together == backward.options().keeps_rows_together;
+    require(same_problem, "the forward and the backward schedule have different problems; they must be the same");
+    bool same_layout = forward.ranks() == backward.ranks();
+    for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
+        same_layout = std::ranges::equal(forward.layout().shard(rank), backward.layout().shard(rank));
+    require(same_layout,
+            "the forward schedule has layout {} over {} ranks, the backward schedule {} over {}; they must be the same",
+            forward.layout().name(), forward.ranks(), backward.layout().name(), backward.ranks());
+    require(forward.mask().name() == backward.mask().name(),
+            "the forward schedule has mask {}, the backward schedule {}; they must be the same", forward.mask().name(),
+            backward.mask().name());
 }
 
 }  // namespace ringlab::layouts

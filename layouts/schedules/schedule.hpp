@@ -3,9 +3,10 @@
 #include "layouts/layouts/layout.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
 #include "layouts/masks/mask.hpp"
-#include "layouts/operations/operation_stream.hpp"
+#include "layouts/operations/operation.hpp"
 #include "layouts/problem/problem.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -42,6 +43,21 @@ struct SlotGroup {
     DType dtype = DType::bf16;  ///< of elements; m, l, lse and delta are always in the accumulator's type
 };
 
+/// What a schedule is made from.
+struct ScheduleInput {
+    const Problem& problem;
+    const Mask& mask;
+    const Layout& layout;
+    const ScheduleOptions& options;
+};
+
+/// Which ranks need something that hops from rank to rank, in steps from its owner: the first and the last. Both 0 if
+/// only the owner, or no rank, needs it.
+struct Hops {
+    int first = 0;
+    int last = 0;
+};
+
 struct Program;
 
 /// What every rank does and when: the single description of a pass that simulator, CPU and GPU interpret.
@@ -49,6 +65,7 @@ class Schedule {
 public:
     /// Throws Error if problem, mask and layout disagree about the tokens, or the problem is not valid.
     Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions options);
+    explicit Schedule(const ScheduleInput& input) : Schedule(input.problem, input.mask, input.layout, input.options) {}
     virtual ~Schedule() = default;
     Schedule(const Schedule&) = delete;
     Schedule& operator=(const Schedule&) = delete;
@@ -65,7 +82,7 @@ public:
     /// Whether the schedule is the same for all ranks up to a rotation: an operation of rank r is that of rank 0 with
     /// peer and blocks shifted by r, modulo the number of ranks. Attends are then to whole blocks, and their visible
     /// pairs, never 0, depend only on which of the blocks of rows and of keys has the greater index.
-    virtual bool is_rank_symmetric() const { return false; }
+    virtual bool is_rank_symmetric() const { return rank_symmetric_; }
 
     /// Whether ranks read slot 0 of others by OpKind::fetch. It must then hold the inputs before the pass begins on any
     /// rank.
@@ -147,6 +164,25 @@ public:
     std::int64_t scratch_bytes() const;
 
 protected:
+    static constexpr std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+    /// The rank so many places after or before another in the ring of all ranks.
+    int ahead(int rank, int distance) const { return behind(rank, -distance); }
+    int behind(int rank, int distance) const { return (rank - distance + 2 * ranks()) % ranks(); }
+
+    /// The largest distance of a block behind a rank that the rank needs; -1 if it needs none.
+    int farthest_needed(int rank) const;
+
+    /// Hops of something that at most `last` steps may need, if `needed(step)` says which do. `first`: the step from
+    /// which on it counts.
+    template <class Needed>
+    static Hops hops_of(int last, Needed needed, int first = 0) {
+        while (last > 0 && !needed(last)) --last;
+        first = std::min(first, last);
+        while (first < last && !needed(first)) ++first;
+        return {first, last};
+    }
+
     HeadRange kv_heads() const { return {0, static_cast<int>(problem_.kv_heads)}; }
     HeadRange query_heads() const { return {0, static_cast<int>(problem_.query_heads)}; }
 
@@ -168,7 +204,11 @@ protected:
     /// because their lanes would be waited for.
     void set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names);
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype);
-    void add_slots(Pool pool, int count, int heads, std::int64_t tokens);  ///< with the element type of slot 0
+    void add_slots(Pool pool, int count, int heads,
+                   std::int64_t tokens);  ///< with the element type of slot 0
+    /// For a schedule that depends only on distances between ranks. It fulfils is_rank_symmetric() if every rank sees
+    /// something of every block, all tokens have a query row, and pairs_depend_on_rank_order().
+    void find_rank_symmetry();
     /// K and V are expanded from the latent at their owner, so ranks own K and V, see keeps().
     void expand_at_owner() { expands_at_owner_ = true; }
     int add_block(std::vector<Run> runs);  ///< returns the index of the new block
@@ -207,19 +247,50 @@ private:
     std::vector<Block> blocks_;
     int first_row_block_ = 0;
     bool expands_at_owner_ = false;
+    bool rank_symmetric_ = false;
     std::vector<SlotGroup> slots_;
     std::vector<std::string> channels_;
 };
 
+/// Whether the number of visible pairs between the rows of one rank and the keys of another depends only on which of
+/// the two ranks is the greater. True for full masks over equal shards. True for causal masks if, for every i, the i-th
+/// runs of all ranks are ordered by rank, ascending or descending, as with contiguous, zigzag and striped. Linear in
+/// the number of runs.
+bool pairs_depend_on_rank_order(const Mask& mask, const Layout& layout);
+
+/// Throws Error that says what differs unless both schedules have the same problem, layout and mask. Code that executes
+/// one pass after the other needs this, because it keeps the tensors in between.
+void require_same_problem(const Schedule& forward, const Schedule& backward);
+
 /// Makes the schedule that `options` names. Throws Error if the name or its arguments are wrong, or if the schedule
 /// cannot be used for the problem. With a latent, the latent travels in the place of K and V, whatever the schedule
-/// (except `expanded`); see latent.hpp.
+/// (except `expanded`).
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options);
 
-using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const std::string& arguments, const Problem&,
-                                                                const Mask&, const Layout&, const ScheduleOptions&)>;
+/// Schedule `options.schedule` for a problem with a latent. The latent travels wherever the schedule sends K and V, as
+/// the K of a single kv head. Before each attend, K and V of its heads are expanded from the latent into a scratch
+/// slot, which all blocks share; after a backward attend, dK and dV in such a slot are compressed to the latent's
+/// gradient, which travels wherever the schedule sends dK and dV.
+///
+/// Throws Error if K and V do not travel in that schedule.
+std::unique_ptr<Schedule> make_latent_schedule(const ScheduleInput& input);
+
+/// Name of the schedule that expands K and V from the latent at their owner, before they travel.
+inline constexpr const char* expanded_schedule_name = "expanded";
+
+using ScheduleFactory =
+    std::function<std::unique_ptr<Schedule>(const std::string& arguments, const ScheduleInput& input)>;
 Registry<ScheduleFactory>& schedules();
+
+/// A factory of schedules T(input) without arguments. Throws Error for any argument.
+template <class T>
+ScheduleFactory without_arguments(const char* name) {
+    return [name](const std::string& arguments, const ScheduleInput& input) {
+        require(arguments.empty(), "schedule {} takes no arguments, got '{}'", name, arguments);
+        return std::make_unique<T>(input);
+    };
+}
 
 /// Parses the argument GROUPS of a schedule such as "pull:4": the number of equal groups of kv heads; 0 if there is
 /// none. Throws Error if it is no whole number that divides the kv heads.

@@ -1,4 +1,4 @@
-#include "layouts/schedules/rank_symmetry.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -11,23 +11,21 @@ namespace {
 /// the owner, which sums the parts in a fixed order.
 class AllGatherSchedule : public Schedule {
 public:
-    AllGatherSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                      int groups)
-        : Schedule(problem, mask, layout, options), groups_(groups) {
+    AllGatherSchedule(const ScheduleInput& input, int groups) : Schedule(input), groups_(groups) {
         set_channels({"K,V"}, {"dK,dV"});
-        const auto tokens = layout.largest_shard();
+        const auto tokens = layout().largest_shard();
+        find_rank_symmetry();
         const auto heads = heads_of_group(0, groups_);
         if (partials()) add_slots(Pool::output, 1, query_heads(heads).count(), largest_rows());
         if (ranks() == 1) return;
         // Two head groups are in memory at a time: one is attended to, the next is on its way.
         add_slots(Pool::kv, (ranks() - 1) * std::min(2, groups_), heads.count(), tokens);
-        if (options.pass == Pass::backward) add_slots(Pool::dkv, 4, heads.count(), tokens, options.gradient_dtype);
+        if (options().pass == Pass::backward) add_slots(Pool::dkv, 4, heads.count(), tokens, options().gradient_dtype);
     }
 
     Ops ops(int rank) const override {
         const bool backward = options().pass == Pass::backward;
-        int last = ranks() - 1;
-        while (last >= 0 && !needs(rank, behind(rank, last))) --last;
+        const int last = farthest_needed(rank);
         // Gradient slots 1 and 2 hold outgoing parts in turn, 3 and 4 incoming ones.
         std::array<OpIndex, 5> gradient_read{-1, -1, -1, -1, -1};  // by slot: the operation that last read it
         std::array<OpIndex, 2> group_attended{-1, -1};             // by parity of the group: its last attend
@@ -36,7 +34,7 @@ public:
         for (int group = 0; group < groups_; ++group) {
             const auto heads = heads_of_group(group, groups_);
             const auto rows = rows_of(rank, query_heads(heads)), own = part(rank, heads);
-            auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
+            auto& attended = group_attended[index(group % 2)];
             const OpIndex slots_free = attended;  // the last attend of the group before the previous one
             const auto block_slot = [&](int distance) {
                 return distance == 0 ? 0 : group % 2 * (ranks() - 1) + distance;
@@ -61,7 +59,7 @@ public:
                 if (needs(rank, from)) {
                     const auto keys = part(from, heads);
                     const int outgoing = distance == 0 ? 0 : 1 + distance % 2;
-                    auto& outgoing_read = gradient_read[static_cast<std::size_t>(outgoing)];
+                    auto& outgoing_read = gradient_read[index(outgoing)];
                     auto op = attend(distance, rows, keys, 0, block_slot(distance));
                     op.slot(Pool::dkv) = outgoing;
                     op.begins |= !begun;
@@ -84,14 +82,14 @@ public:
                     }
                 }
                 if (pending_add) {
-                    gradient_read[static_cast<std::size_t>(pending_add->source)] = co_yield *pending_add;
+                    gradient_read[index(pending_add->source)] = co_yield *pending_add;
                     pending_add.reset();
                     continues = false;
                 }
                 if (backward && distance > 0 && needs(to, rank)) {
                     const int incoming = 3 + distance % 2;
                     auto op = transfer(OpKind::receive, dkv_channel, Pool::dkv, distance, to, own, incoming);
-                    op.run_after(gradient_read[static_cast<std::size_t>(incoming)]);
+                    op.run_after(gradient_read[index(incoming)]);
                     pending_add = add(Pool::dkv, distance, own, 0, incoming);
                     pending_add->run_after(co_yield op);
                 }
@@ -100,28 +98,22 @@ public:
         if (pending_add) co_yield *pending_add;
     }
 
-    bool is_rank_symmetric() const override { return rank_symmetric_; }
-
 private:
     enum Channel : int { kv_channel, dkv_channel };
 
-    int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
-    int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
-
     int groups_;  // the number of equal groups of kv heads
-    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
-const ScheduleRegistration registered_all_gather(
-    "all-gather", "all-gather[:GROUPS]",
-    "K/V of all ranks are gathered, one of GROUPS kv-head groups (1) at a time, while the previous group is attended "
-    "to",
-    {"all-gather", "all-gather:2", "all-gather:4"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int groups = std::max(1, parse_head_groups(arguments, problem));
-        return std::make_unique<AllGatherSchedule>(problem, mask, layout, options, groups);
-    });
+const ScheduleRegistration registered_all_gather("all-gather", "all-gather[:GROUPS]",
+                                                 "K/V of all ranks are gathered, one of GROUPS kv-head groups (1) at a "
+                                                 "time, while the previous group is attended to",
+                                                 {"all-gather", "all-gather:2", "all-gather:4"},
+                                                 [](const std::string& arguments,
+                                                    const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+                                                     const int groups =
+                                                         std::max(1, parse_head_groups(arguments, input.problem));
+                                                     return std::make_unique<AllGatherSchedule>(input, groups);
+                                                 });
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -1,4 +1,4 @@
-#include "layouts/schedules/rank_symmetry.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 namespace ringlab::layouts {
 namespace {
@@ -8,40 +8,25 @@ namespace {
 /// both directions of every link are busy. Gradients follow in both directions and end at the owner.
 class BidirectionalSchedule : public Schedule {
 public:
-    BidirectionalSchedule(const Problem& problem, const Mask& mask, const Layout& layout,
-                          const ScheduleOptions& options)
-        : Schedule(problem, mask, layout, options) {
+    explicit BidirectionalSchedule(const ScheduleInput& input) : Schedule(input) {
+        find_rank_symmetry();
         set_channels({"K,V up", "K,V down"}, {"dK,dV up", "dK,dV down"});
         for (int way : {up, down})
-            for (int owner = 0; owner < ranks(); ++owner) {
-                const auto needed = [&](int step) { return needs(holder(owner, way, step), owner); };
-                auto& [first, last] = hops_[index(way)].emplace_back();
-                last = steps(way);
-                while (last > 0 && !needed(last)) --last;
-                first = std::min(1, last);
-                while (first < last && !needed(first)) ++first;
-            }
-        const auto tokens = layout.largest_shard();
+            for (int owner = 0; owner < ranks(); ++owner)
+                hops_[index(way)].push_back(hops_of(
+                    steps(way), [&](int step) { return needs(holder(owner, way, step), owner); }, 1));
+        const auto tokens = layout().largest_shard();
         const int heads = kv_heads().count();
         if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
         if (ranks() == 1) return;
         add_slots(Pool::kv, 4, heads, tokens);
-        if (options.pass == Pass::backward) add_slots(Pool::dkv, 7, heads, tokens, options.gradient_dtype);
+        if (options().pass == Pass::backward) add_slots(Pool::dkv, 7, heads, tokens, options().gradient_dtype);
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
-    bool is_rank_symmetric() const override { return rank_symmetric_; }
-
 private:
     enum Way : int { up, down };  // to rank r + 1, to rank r - 1
-
-    // Which ranks other than the owner need a block and get it in one direction, in steps from the owner: the first and
-    // the last. Both 0 if there is none.
-    struct Hops {
-        int first = 0;
-        int last = 0;
-    };
 
     // Each direction has two slots in turn for blocks and two for their gradients. A fifth gradient slot holds a rank's
     // own part until it is added, and two more receive the final gradients of its own block.
@@ -52,11 +37,9 @@ private:
     static int kv_channel(int way) { return way; }
     static int dkv_channel(int way) { return 2 + way; }
 
-    static constexpr std::size_t index(int i) { return static_cast<std::size_t>(i); }
     int steps(int way) const { return way == up ? ranks() / 2 : (ranks() - 1) / 2; }
-    int wrap(int rank) const { return (rank % ranks() + ranks()) % ranks(); }
-    int holder(int owner, int way, int step) const { return wrap(way == up ? owner + step : owner - step); }
-    int owner_at(int rank, int way, int step) const { return wrap(way == up ? rank - step : rank + step); }
+    int holder(int owner, int way, int step) const { return way == up ? ahead(owner, step) : behind(owner, step); }
+    int owner_at(int rank, int way, int step) const { return holder(rank, way, -step); }
     int next(int rank, int way) const { return holder(rank, way, 1); }
     int previous(int rank, int way) const { return holder(rank, way, -1); }
     const Hops& hops(int owner, int way) const { return hops_[index(way)][index(owner)]; }
@@ -101,14 +84,12 @@ private:
 
     Ops forward(int rank) const {
         Travel state;
-        OpIndex count = 0;
         int last_step = steps(up), last_way = down;
         while (last_step > 0 && !attends(rank, up, last_step) && !attends(rank, down, last_step)) --last_step;
         if (!attends(rank, down, last_step)) last_way = up;
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
-            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next(); ++count)
-                co_yield *op;
+            co_yield travel(rank, step, state);
             for (const int way : {up, down}) {
                 if (!attends(rank, way, step)) continue;
                 const auto rows = rows_of(rank, query_heads());
@@ -117,12 +98,10 @@ private:
                 op.ends |= step == last_step && way == last_way;
                 op.run_after(state.arrival[index(way)]);
                 state.readers[index(kv_slot(way, step))].attend = co_yield op;
-                ++count;
                 if (partials()) {
                     op = merge(step, rows, 0, 1);
                     op.begins = !begun;
                     co_yield op;
-                    ++count;
                 }
                 begun = true;
             }
@@ -132,12 +111,10 @@ private:
 
     Ops backward(int rank) const {
         Travel state;
-        OpIndex count = 0;
         std::array<OpIndex, 5> sent{-1, -1, -1, -1, -1};  // by gradient slot: the last send that read it
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
-            for (auto stream = travel(rank, step, state).numbered_from(count); const auto* op = stream.next(); ++count)
-                co_yield *op;
+            co_yield travel(rank, step, state);
             for (const int way : {up, down}) {
                 const int owner = owner_at(rank, way, step);
                 const auto keys = part(owner, kv_heads());
@@ -151,7 +128,6 @@ private:
                                        travelling);
                     op.run_after(sent[index(travelling)]);
                     complete = gradient_arrival = co_yield op;
-                    ++count;
                 }
                 if (attending) {
                     const bool starts = step == first;
@@ -161,13 +137,11 @@ private:
                     op.run_after(state.arrival[index(way)]);
                     if (step > 0 && starts) op.run_after(sent[index(travelling)]);
                     complete = state.readers[index(kv_slot(way, step))].attend = co_yield op;
-                    ++count;
                     begun = true;
                     if (step > 0 && !starts) {
                         op = add(Pool::dkv, step, keys, travelling, partial_slot);
                         op.run_after(gradient_arrival);
                         complete = co_yield op;
-                        ++count;
                     }
                 }
                 if (contributes) {
@@ -175,7 +149,6 @@ private:
                                        step == last ? owner : next(rank, way), keys, travelling);
                     op.run_after(complete);
                     sent[index(travelling)] = co_yield op;
-                    ++count;
                 }
                 if (const int last_own_step = hops(rank, way).last; last_own_step > 0 && step == last_own_step) {
                     const auto own = part(rank, kv_heads());
@@ -185,26 +158,20 @@ private:
                     op = add(Pool::dkv, step + 1, own, 0, own_gradient_slot(way));
                     op.run_after(own_arrival);
                     co_yield op;
-                    count += 2;
                 }
             }
             state.arrival = state.next_arrival;
         }
     }
 
-    std::array<std::vector<Hops>, 2> hops_;  // by direction, then owner
-    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
+    /// By direction, then owner: hops to ranks other than the owner.
+    std::array<std::vector<Hops>, 2> hops_;
 };
 
 const ScheduleRegistration registered_bidirectional(
     "bidirectional", "bidirectional",
     "a ring in both directions at once: K/V blocks hop up and down, in half as many steps, and their gradients follow",
-    {"bidirectional"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        require(arguments.empty(), "schedule bidirectional takes no arguments, got '{}'", arguments);
-        return std::make_unique<BidirectionalSchedule>(problem, mask, layout, options);
-    });
+    {"bidirectional"}, without_arguments<BidirectionalSchedule>("bidirectional"));
 
 }  // namespace
 }  // namespace ringlab::layouts

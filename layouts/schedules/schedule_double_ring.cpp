@@ -10,9 +10,7 @@ namespace {
 /// which completes the host's sum. This sum follows the block from host to host, and ends at the owner.
 class DoubleRingSchedule : public Schedule {
 public:
-    DoubleRingSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                       int size)
-        : Schedule(problem, mask, layout, options), size_(size), hosts_(ranks() / size) {
+    DoubleRingSchedule(const ScheduleInput& input, int size) : Schedule(input), size_(size), hosts_(ranks() / size) {
         require(ranks() <= most_ranks,
                 "schedule double-ring stores where each of {} blocks travels; at most {} ranks are supported", ranks(),
                 most_ranks);
@@ -34,12 +32,12 @@ public:
                 outer.last = round;
             }
         }
-        const auto tokens = layout.largest_shard();
+        const auto tokens = layout().largest_shard();
         const int heads = kv_heads().count();
         if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
         if (ranks() == 1) return;
         add_slots(Pool::kv, 4, heads, tokens);
-        if (options.pass == Pass::backward) add_slots(Pool::dkv, 9, heads, tokens, options.gradient_dtype);
+        if (options().pass == Pass::backward) add_slots(Pool::dkv, 9, heads, tokens, options().gradient_dtype);
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
@@ -54,12 +52,6 @@ private:
         int first = 0;
         int last = -1;
     };
-    // The first and the last round, other than the one in the owner's host, in which a rank needs a block; 0 if there
-    // is none.
-    struct RoundHops {
-        int first = 0;
-        int last = 0;
-    };
 
     // K/V slots: 1 and 2 in turn for blocks that begin a round, 3 and 4 for blocks that go around inside a host. dK/dV
     // slots: 1 and 2 for gradients that go around inside, 3 for the rank's own part until it is added, 4 and 5 for a
@@ -73,7 +65,6 @@ private:
     static int outer_slot(int round) { return 6 + round % 2; }
     static constexpr int own_from_inside = 8, own_from_host = 9;
 
-    static constexpr std::size_t index(int i) { return static_cast<std::size_t>(i); }
     int host(int rank) const { return rank / size_; }
     int place(int rank) const { return rank % size_; }
     int at(int host, int place) const {
@@ -86,16 +77,18 @@ private:
     int next_host(int rank) const { return at(host(rank) + 1, place(rank)); }
     int previous_host(int rank) const { return at(host(rank) - 1, place(rank)); }
     const HostHops& inner(int block, int round) const { return inner_[index(block * hosts_ + round)]; }
-    const RoundHops& outer(int block) const { return outer_[index(block)]; }
+    const Hops& outer(int block) const { return outer_[index(block)]; }
     Part keys(int block) const { return part(block, kv_heads()); }
 
     struct Readers {
         OpIndex attend = -1, inside = -1, between = -1;
     };
     struct Travel {
-        std::array<Readers, 5> readers;           // by K/V slot
-        OpIndex base = -1, next_base = -1;        // arrival of the block that begins this round, the next
-        OpIndex arrival = -1, next_arrival = -1;  // of the block held at this step, at the next
+        std::array<Readers, 5> readers;  // by K/V slot
+        OpIndex base = -1,
+                next_base = -1;  // arrival of the block that begins this round, the next
+        OpIndex arrival = -1,
+                next_arrival = -1;  // of the block held at this step, at the next
     };
 
     Op receive_block(Channel channel, int step, int peer, int block, int slot, const Readers& readers) const {
@@ -147,28 +140,23 @@ private:
 
     Ops forward(int rank) const {
         Travel state;
-        OpIndex count = 0;
         bool begun = false;
         int last = ranks() - 1;
         while (last >= 0 && !needs(rank, block_at(rank, last / size_, last % size_))) --last;
         const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
-            for (auto stream = travel(rank, round, step, state).numbered_from(count); const auto* op = stream.next();
-                 ++count)
-                co_yield *op;
+            co_yield travel(rank, round, step, state);
             if (needs(rank, block)) {
                 auto op = attend(number, rows, keys(block), 0, kv_slot(round, step));
                 op.begins |= !begun;
                 op.ends |= number == last;
                 op.run_after(state.arrival);
                 state.readers[index(kv_slot(round, step))].attend = co_yield op;
-                ++count;
                 if (partials()) {
                     op = merge(number, rows, 0, 1);
                     op.begins = !begun;
                     co_yield op;
-                    ++count;
                 }
                 begun = true;
             }
@@ -186,25 +174,16 @@ private:
     Ops backward(int rank) const {
         Travel state;
         Gradients gradients;
-        OpIndex count = 0;
         bool begun = false;
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_;
             const bool round_ends = step + 1 == size_;
-            for (auto stream = travel(rank, round, step, state).numbered_from(count); const auto* op = stream.next();
-                 ++count)
-                co_yield *op;
-            for (auto stream = add_part(rank, round, step, state, gradients, begun).numbered_from(count);
-                 const auto* op = stream.next(); ++count)
-                co_yield *op;
-            for (auto stream = receive_host_sum(rank, round, step, gradients).numbered_from(count);
-                 const auto* op = stream.next(); ++count)
-                co_yield *op;
+            co_yield travel(rank, round, step, state);
+            co_yield add_part(rank, round, step, state, gradients, begun);
+            co_yield receive_host_sum(rank, round, step, gradients);
             step_on(state, round_ends);
             if (!round_ends) continue;
-            for (auto stream = add_host_sum(rank, round, gradients).numbered_from(count);
-                 const auto* op = stream.next(); ++count)
-                co_yield *op;
+            co_yield add_host_sum(rank, round, gradients);
             gradients.host_sum = -1;
         }
     }
@@ -300,20 +279,21 @@ private:
     }
 
     int size_, hosts_;
-    std::vector<HostHops> inner_;   // by block, then round
-    std::vector<RoundHops> outer_;  // by block
+    std::vector<HostHops> inner_;  // by block, then round
+    /// By block: rounds, other than the one in the owner's host, in which a rank needs it.
+    std::vector<Hops> outer_;
 };
 
 const ScheduleRegistration registered_double_ring(
     "double-ring", "double-ring:RANKS",
     "a ring inside each host of RANKS ranks and one between hosts, both at once; gradients follow",
     {"double-ring:1", "double-ring:2", "double-ring:4"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
         require(!arguments.empty(), "schedule double-ring needs the number of ranks of a host, as in double-ring:8");
         const auto size = parse_count(arguments, "the ranks of an inner ring", 1);
-        require(size <= layout.ranks(), "inner rings of {} ranks, but there are only {} ranks", size, layout.ranks());
-        return std::make_unique<DoubleRingSchedule>(problem, mask, layout, options, static_cast<int>(size));
+        require(size <= input.layout.ranks(), "inner rings of {} ranks, but there are only {} ranks", size,
+                input.layout.ranks());
+        return std::make_unique<DoubleRingSchedule>(input, static_cast<int>(size));
     });
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include "layouts/schedules/rank_symmetry.hpp"
 #include "layouts/schedules/ring.hpp"
 
 #include <algorithm>
@@ -29,29 +28,29 @@ class JoinedRing : public RingSchedule {
 public:
     /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
     /// launch. 0: the schedule chooses. `by_steps`: every backward pass has a launch for each block.
-    JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-               int groups, bool by_steps)
-        : RingSchedule(problem, mask, layout, options),
-          by_steps_(options.pass == Pass::backward &&
-                    (by_steps || (groups == 0 && layout.largest_shard() < long_enough))),
+    JoinedRing(const ScheduleInput& input, int groups, bool by_steps)
+        : RingSchedule(input),
+          by_steps_(options().pass == Pass::backward &&
+                    (by_steps || (groups == 0 && layout().largest_shard() < long_enough))),
           groups_(by_steps_ ? 1 : head_groups_of_fused_launch(groups)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
-        const auto tokens = layout.largest_shard();
+        find_rank_symmetry();
+        const auto tokens = layout().largest_shard();
         if (by_steps_) {
             if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
             if (ranks() == 1) return;
             add_slots(Pool::kv, ranks() - 1, heads, tokens);
-            add_slots(Pool::dkv, outgoing_slots() + ranks() - 1, heads, tokens, options.gradient_dtype);
+            add_slots(Pool::dkv, outgoing_slots() + ranks() - 1, heads, tokens, options().gradient_dtype);
             return;
         }
         if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
         if (ranks() == 1) return;
         add_slots(Pool::kv, (ranks() - 1) * groups_, heads / groups_, tokens);
-        if (options.pass == Pass::backward)
+        if (options().pass == Pass::backward)
             add_slots(Pool::dkv, (gradient_types_differ() ? 3 : 2) * groups_, heads / groups_, tokens,
-                      options.gradient_dtype);
+                      options().gradient_dtype);
     }
 
     Ops ops(int rank) const override {
@@ -63,8 +62,6 @@ public:
         if (by_steps_) return backward_by_steps(self);
         return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
     }
-
-    bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
     /// Tokens from which on one launch is faster backward. On four H200 it gains 2 % on `ring` at 8Ki and loses 12 % at
@@ -112,28 +109,28 @@ private:
 
     Ops backward_by_steps(Member self) const {
         Op& op = co_await Ops::op_storage;
-        const auto steps = static_cast<std::size_t>(self.size);
+        const auto steps = index(self.size);
         std::vector<OpIndex> arrivals(steps, -1), own_arrivals(steps, -1);  // by step
         std::array<OpIndex, 2> sent{-1, -1};                                // by outgoing slot, in turns
         bool begun = false;
         for (int step = 0; step < self.size; ++step) {
-            const auto place = static_cast<std::size_t>(step);
+            const auto at = index(step);
             if (passes_on(self, step)) {
                 op = hop(OpKind::send, self, step, self.next(), 0);
-                op.run_after(arrivals[place]);
+                op.run_after(arrivals[at]);
                 co_yield op;
             }
             if (receives(self, step + 1)) {
                 op = hop(OpKind::receive, self, step + 1, self.previous(), 0);
-                arrivals[place + 1] = co_yield op;
+                arrivals[at + 1] = co_yield op;
             }
             const auto keys = keys_at(self, step);
             op = attend(step, self.rows, keys, 0, block_slot(step, 0));
             if (step > 0 && op.pair_count > 0) {
-                auto& slot_sent = sent[place % 2];
+                auto& slot_sent = sent[at % 2];
                 op.slot(Pool::dkv) = outgoing_slot(step);
                 op.begins = !std::exchange(begun, true);
-                op.run_after(arrivals[place]);
+                op.run_after(arrivals[at]);
                 op.run_after(slot_sent);
                 const OpIndex attended = co_yield op;
                 op = gradient(OpKind::send, step, self.rank(self.at(step)), keys, outgoing_slot(step));
@@ -143,7 +140,7 @@ private:
             const int ahead = self.at(-step);
             if (step > 0 && needs(self.rank(ahead), self.position)) {
                 op = gradient(OpKind::receive, step, self.rank(ahead), keys_at(self, 0), incoming_slot(step));
-                own_arrivals[place] = co_yield op;
+                own_arrivals[at] = co_yield op;
             }
         }
         const auto own = keys_at(self, 0);
@@ -152,7 +149,7 @@ private:
         bool written = op.pair_count > 0;
         if (written) co_yield op;
         for (int step = 1; step < self.size; ++step) {
-            const auto arrival = own_arrivals[static_cast<std::size_t>(step)];
+            const auto arrival = own_arrivals[index(step)];
             if (arrival < 0) continue;
             op = std::exchange(written, true) ? add(Pool::dkv, step, own, 0, incoming_slot(step))
                                               : copy(Pool::dkv, step, own, 0, own, incoming_slot(step));
@@ -165,17 +162,17 @@ private:
         Op& op = co_await Ops::op_storage;
         const int last = last_needed(self);
         bool continues = false;
-        std::vector<OpIndex> arrivals(static_cast<std::size_t>(self.size), -1);  // by step
+        std::vector<OpIndex> arrivals(index(self.size), -1);  // by step
         for (int group = 0; group < groups_; ++group) {
             for (int step = 0; step < self.size; ++step) {
                 if (passes_on(self, step)) {
                     op = hop(OpKind::send, self, step, self.next(), group);
-                    op.run_after(arrivals[static_cast<std::size_t>(step)]);
+                    op.run_after(arrivals[index(step)]);
                     co_yield op;
                 }
                 if (receives(self, step + 1)) {
                     op = hop(OpKind::receive, self, step + 1, self.previous(), group);
-                    arrivals[static_cast<std::size_t>(step) + 1] = co_yield op;
+                    arrivals[index(step) + 1] = co_yield op;
                 }
             }
             bool begun = false;
@@ -186,7 +183,7 @@ private:
                 op.begins |= !begun;
                 op.ends |= step == last;
                 op.fused = continues;
-                op.run_after(arrivals[static_cast<std::size_t>(step)]);
+                op.run_after(arrivals[index(step)]);
                 co_yield op;
                 continues = !partials();
                 if (partials()) {
@@ -212,22 +209,22 @@ private:
             const int owner = self.at(step);
             const int last = hops(self, owner).last;
             for (int group = 0; group < groups_; ++group) {
-                const auto which = static_cast<std::size_t>(group);
+                const auto half = index(group);
                 if (passes_on(self, step)) {
                     op = hop(OpKind::send, self, step, self.next(), group);
-                    op.run_after(arrival[which]);
+                    op.run_after(arrival[half]);
                     co_yield op;
                 }
                 if (receives(self, step + 1)) {
                     op = hop(OpKind::receive, self, step + 1, self.previous(), group);
-                    next_arrival[which] = co_yield op;
+                    next_arrival[half] = co_yield op;
                 }
             }
             for (int group = 0; group < groups_; ++group) {
-                const auto which = static_cast<std::size_t>(group);
+                const auto half = index(group);
                 const int begin = gradient_begins(self, owner, group);
                 if (step < begin || step > last) continue;
-                auto& slot_sent = sent[static_cast<std::size_t>(step % 2)][which];
+                auto& slot_sent = sent[index(step % 2)][half];
                 OpIndex complete = -1;  // when the gradient holds all contributions so far
                 if (step > begin) {
                     op = gradient(OpKind::receive, step, self.previous(), owner, group, gradient_slot(step, group));
@@ -240,9 +237,9 @@ private:
                     // If only the owner contributes to a gradient, it is written to the owner's slot.
                     op.slot(Pool::dkv) = last == 0 ? 0 : gradient_slot(step, group);
                     op.adds = step > begin;
-                    op.begins = !std::exchange(begun[which], true);
+                    op.begins = !std::exchange(begun[half], true);
                     op.fused = std::exchange(continues, true);
-                    op.run_after(arrival[which]);
+                    op.run_after(arrival[half]);
                     op.run_after(step > begin ? complete : last > 0 ? slot_sent : -1);
                     complete = co_yield op;
                 }
@@ -257,14 +254,12 @@ private:
                 for (int group = 0; group < groups_; ++group) {
                     op = gradient(OpKind::receive, step + 1, self.rank(self.at(-step)), self.position, group,
                                   arrival_slot(group));
-                    own_arrivals[static_cast<std::size_t>(group)] = co_yield op;
+                    own_arrivals[index(group)] = co_yield op;
                 }
             arrival = next_arrival;
             next_arrival = none;
         }
-        for (auto stream = end_own_gradients(self, own_arrivals, !begun[1], continues).with_op_storage(op);
-             const auto* own = stream.next();)
-            co_yield *own;
+        co_yield end_own_gradients(self, own_arrivals, !begun[1], continues);
     }
 
     /// The owner's attend for the second half of the kv heads, which comes last, and gradients that have arrived in
@@ -288,14 +283,13 @@ private:
             const auto own = part(self.position, heads_of(group));
             op = own_comes_last && group == 1 ? add(Pool::dkv, self.size, own, 0, arrival_slot(group))
                                               : copy(Pool::dkv, self.size, own, 0, own, arrival_slot(group));
-            op.run_after(own_arrivals[static_cast<std::size_t>(group)]);
+            op.run_after(own_arrivals[index(group)]);
             co_yield op;
         }
     }
 
     bool by_steps_;  // backward, a launch for each block, the own one last
     int groups_;     // number of equal groups of kv heads
-    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_joined_ring(
@@ -304,11 +298,10 @@ const ScheduleRegistration registered_joined_ring(
     "pass; with steps, and without GROUPS where blocks are short, the backward pass has a launch for each block, the "
     "rank's own last",
     {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4", "joined-ring:steps"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
         const bool by_steps = arguments == "steps";
-        const int groups = by_steps ? 0 : parse_head_groups(arguments, problem);
-        return std::make_unique<JoinedRing>(problem, mask, layout, options, groups, by_steps);
+        const int groups = by_steps ? 0 : parse_head_groups(arguments, input.problem);
+        return std::make_unique<JoinedRing>(input, groups, by_steps);
     });
 
 }  // namespace

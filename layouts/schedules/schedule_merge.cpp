@@ -20,19 +20,17 @@ class MergeSchedule : public Schedule {
 public:
     enum class Way { direct, tree, one_launch };
 
-    MergeSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                  Way way)
-        : Schedule(problem, mask, layout, options), way_(way) {
+    MergeSchedule(const ScheduleInput& input, Way way) : Schedule(input), way_(way) {
         require(ranks() <= most_ranks,
                 "{} ranks; schedule merge looks at all pairs of ranks and supports at most {} ranks", ranks(),
                 most_ranks);
-        set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
-                                                   : std::vector<std::string>{"Q,dO", "dQ"});
+        set_channels(options().pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
+                                                     : std::vector<std::string>{"Q,dO", "dQ"});
         for (int owner = 0; owner < ranks(); ++owner) {
             auto& rows = rows_of_owners_.emplace_back();
             rows.members = {owner};
             for (int distance = 1; distance < ranks(); ++distance)
-                if (const int rank = (owner + distance) % ranks(); needs(owner, rank)) rows.members.push_back(rank);
+                if (const int rank = ahead(owner, distance); needs(owner, rank)) rows.members.push_back(rank);
             if (rows.members.size() > 1) rows.slot = 1 + travelling_++;
             levels_ = std::max(levels_, level(static_cast<int>(rows.members.size()) - 1) + 1);
         }
@@ -44,12 +42,9 @@ public:
 
     Ops ops(int rank) const override {
         std::vector<Progress> progress(rows_of_owners_.size());
-        OpIndex count = 0;
-        for (auto stream = distribute_rows(rank, progress); const auto* op = stream.next(); ++count) co_yield *op;
-        for (auto stream = attend_all(rank, progress).numbered_from(count); const auto* op = stream.next(); ++count)
-            co_yield *op;
-        for (auto stream = return_results(rank, progress).numbered_from(count); const auto* op = stream.next();)
-            co_yield *op;
+        co_yield distribute_rows(rank, progress);
+        co_yield attend_all(rank, progress);
+        co_yield return_results(rank, progress);
     }
 
 private:
@@ -67,7 +62,6 @@ private:
         OpIndex complete = -1;  // the operation that completes their result so far; -1: there is none yet
     };
 
-    static std::size_t index(int i) { return static_cast<std::size_t>(i); }
     const RowsOfOwner& rows_of_owner(int owner) const { return rows_of_owners_[index(owner)]; }
     bool tree() const { return way_ == Way::tree; }
     bool backward() const { return options().pass == Pass::backward; }
@@ -141,7 +135,7 @@ private:
         bool has_keys_gradient = false;
         const int first = way_ == Way::one_launch ? 1 : 0;
         for (int distance = first; distance < first + ranks(); ++distance) {
-            const int owner = (rank - distance + 2 * ranks()) % ranks(), slot = slot_at(rank, owner);
+            const int owner = behind(rank, distance), slot = slot_at(rank, owner);
             if (!needs(owner, rank)) continue;
             auto& done = progress[index(owner)];
             auto op = attend(levels_, rows_of(owner), part(rank, kv_heads()), slot, 0);
@@ -209,24 +203,20 @@ const ScheduleRegistration registered_merge(
     "merge", "merge[:tree]",
     "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at the owner, or along a "
     "tree",
-    {"merge", "merge:tree"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+    {"merge", "merge:tree"}, [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
         require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",
                 arguments);
         const auto way = arguments == "tree" ? MergeSchedule::Way::tree : MergeSchedule::Way::direct;
-        return std::make_unique<MergeSchedule>(problem, mask, layout, options, way);
+        return std::make_unique<MergeSchedule>(input, way);
     });
 
 const ScheduleRegistration registered_joined_merge(
     "joined-merge", "joined-merge",
     "merge with all of a rank's forward pass in one launch, which stores rows and partial results in the memory of its "
     "peers: for a few query rows on GPUs of one host",
-    {"joined-merge"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+    {"joined-merge"}, [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
         require(arguments.empty(), "schedule joined-merge takes no argument, got '{}'", arguments);
-        return std::make_unique<MergeSchedule>(problem, mask, layout, options, MergeSchedule::Way::one_launch);
+        return std::make_unique<MergeSchedule>(input, MergeSchedule::Way::one_launch);
     });
 
 }  // namespace

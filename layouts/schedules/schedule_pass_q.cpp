@@ -1,4 +1,4 @@
-#include "layouts/schedules/rank_symmetry.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 namespace ringlab::layouts {
 namespace {
@@ -10,18 +10,13 @@ namespace {
 /// With Accumulation::partials every rank sends its partial result directly to the owner, which merges them.
 class PassQSchedule : public Schedule {
 public:
-    PassQSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options)
-        : Schedule(problem, mask, layout, options) {
-        set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
-                                                   : std::vector<std::string>{"Q,dO", "dQ"});
-        for (int owner = 0; owner < ranks(); ++owner) {
-            const auto needed = [&](int step) { return needs(owner, rank_at(owner, step)); };
-            auto& [first, last] = hops_.emplace_back();
-            last = ranks() - 1;
-            while (last > 0 && !needed(last)) --last;
-            while (first < last && !needed(first)) ++first;
-        }
-        plan_slots(largest_rows(), layout.largest_shard());
+    explicit PassQSchedule(const ScheduleInput& input) : Schedule(input) {
+        find_rank_symmetry();
+        set_channels(options().pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
+                                                     : std::vector<std::string>{"Q,dO", "dQ"});
+        for (int owner = 0; owner < ranks(); ++owner)
+            hops_.push_back(hops_of(ranks() - 1, [&](int step) { return needs(owner, rank_at(owner, step)); }));
+        plan_slots(largest_rows(), layout().largest_shard());
     }
 
     Ops ops(int rank) const override {
@@ -29,17 +24,8 @@ public:
         return partials() ? forward_in_partials(rank) : forward(rank);
     }
 
-    bool is_rank_symmetric() const override { return rank_symmetric_; }
-
 private:
     enum Channel : int { rows_channel, results_channel };
-
-    // Which ranks have keys that some rows see, in steps from the rows' owner: the first and the last. Both 0 if only
-    // the owner, or no rank, has any.
-    struct Hops {
-        int first = 0;
-        int last = 0;
-    };
 
     // Travelling rows alternate between two slots of every pool. A third dQ slot holds a rank's own part until it is
     // added. Partial results have two slots for those that leave and two for those that arrive at the owner.
@@ -48,12 +34,11 @@ private:
     static int leaving_slot(int step) { return 1 + step % 2; }
     static int coming_slot(int step) { return 3 + step % 2; }
 
-    static constexpr std::size_t index(int i) { return static_cast<std::size_t>(i); }
-    int next(int rank) const { return (rank - 1 + ranks()) % ranks(); }
-    int previous(int rank) const { return (rank + 1) % ranks(); }
+    int next(int rank) const { return behind(rank, 1); }
+    int previous(int rank) const { return ahead(rank, 1); }
     // Whose rows a rank has at a step, and which rank has its own rows then.
-    int owner_at(int rank, int step) const { return (rank + step) % ranks(); }
-    int rank_at(int owner, int step) const { return (owner - step + ranks()) % ranks(); }
+    int owner_at(int rank, int step) const { return ahead(rank, step); }
+    int rank_at(int owner, int step) const { return behind(owner, step); }
     const Hops& hops(int owner) const { return hops_[index(owner)]; }
     Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
 
@@ -109,15 +94,13 @@ private:
 
     /// The running softmax travels with the rows, and the result goes to their owner.
     Ops forward(int rank) const {
-        OpIndex last_op = -1, arrival = -1;
+        OpIndex arrival = -1;
         std::array<Readers, 3> readers;                 // by slot of rows
         std::array<OpIndex, 3> state_done{-1, -1, -1};  // by slot: the last operation that used it
         OpIndex output_sent = -1;
         for (int step = 0; step < ranks(); ++step) {
             OpIndex next_arrival = -1;
-            for (auto stream = travel(rank, step, arrival, next_arrival, readers).numbered_from(last_op + 1);
-                 const auto* op = stream.next();)
-                last_op = co_yield *op;
+            co_yield travel(rank, step, arrival, next_arrival, readers);
 
             const int owner = owner_at(rank, step);
             const auto [first, last] = hops(owner);
@@ -127,7 +110,7 @@ private:
                 auto op =
                     transfer(OpKind::receive, results_channel, Pool::state, step, previous(rank), rows_of(owner), slot);
                 op.run_after(state_done[index(slot)]);
-                complete = state_arrival = last_op = co_yield op;
+                complete = state_arrival = co_yield op;
             }
             auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot, 0);
             if (op.pair_count > 0) {
@@ -138,38 +121,36 @@ private:
                 if (op.ends) op.run_after(output_sent);
                 op.run_after(arrival);
                 op.run_after(state_arrival);
-                complete = last_op = co_yield op;
+                complete = co_yield op;
                 readers[index(slot)].attend = state_done[index(slot)] = complete;
             }
             if (first <= step && step < last) {
                 op = transfer(OpKind::send, results_channel, Pool::state, step, next(rank), rows_of(owner), slot);
                 op.run_after(complete);
-                state_done[index(slot)] = last_op = co_yield op;
+                state_done[index(slot)] = co_yield op;
             }
             if (step > 0 && step == last) {
                 op = transfer(OpKind::send, results_channel, Pool::output, step, owner, rows_of(owner), 1);
                 op.run_after(complete);
-                output_sent = last_op = co_yield op;
+                output_sent = co_yield op;
             }
             // The result for the rank's own rows.
             if (step > 0 && step == hops(rank).last)
-                last_op = co_yield transfer(OpKind::receive, results_channel, Pool::output, step, rank_at(rank, step),
-                                            rows_of(rank), 0);
+                co_yield transfer(OpKind::receive, results_channel, Pool::output, step, rank_at(rank, step),
+                                  rows_of(rank), 0);
             arrival = next_arrival;
         }
     }
 
     /// Each rank sends its partial result to the owner of the rows, which merges them.
     Ops forward_in_partials(int rank) const {
-        OpIndex last_op = -1, arrival = -1;
+        OpIndex arrival = -1;
         std::array<Readers, 3> readers;                               // by slot of rows
         std::array<OpIndex, 2> leaving_read{-1, -1}, merged{-1, -1};  // by slot of partial results
         bool merges_begun = false;
         for (int step = 0; step < ranks(); ++step) {
             OpIndex next_arrival = -1;
-            for (auto stream = travel(rank, step, arrival, next_arrival, readers).numbered_from(last_op + 1);
-                 const auto* op = stream.next();)
-                last_op = co_yield *op;
+            co_yield travel(rank, step, arrival, next_arrival, readers);
 
             const int owner = owner_at(rank, step), slot = slot_of_step(step);
             auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot, 0);
@@ -177,7 +158,7 @@ private:
                 op.slot(Pool::output) = leaving_slot(step);
                 op.run_after(leaving_read[index(step % 2)]);
                 op.run_after(arrival);
-                const auto complete = last_op = co_yield op;
+                const auto complete = co_yield op;
                 readers[index(slot)].attend = complete;
                 if (step == 0) {
                     op = merge(step, rows_of(rank), 0, leaving_slot(step));
@@ -188,34 +169,32 @@ private:
                                   leaving_slot(step));
                     op.run_after(complete);
                 }
-                leaving_read[index(step % 2)] = last_op = co_yield op;
+                leaving_read[index(step % 2)] = co_yield op;
             }
             // A partial result for the rank's own rows.
             if (const int from = rank_at(rank, step); step > 0 && needs(rank, from)) {
                 op = transfer(OpKind::receive, results_channel, Pool::output, step, from, rows_of(rank),
                               coming_slot(step));
                 op.run_after(merged[index(step % 2)]);
-                const auto own_arrival = last_op = co_yield op;
+                const auto own_arrival = co_yield op;
                 op = merge(step, rows_of(rank), 0, coming_slot(step));
                 op.begins = !merges_begun;
                 op.run_after(own_arrival);
                 merges_begun = true;
-                merged[index(step % 2)] = last_op = co_yield op;
+                merged[index(step % 2)] = co_yield op;
             }
             arrival = next_arrival;
         }
     }
 
     Ops backward(int rank) const {
-        OpIndex last_op = -1, arrival = -1;
+        OpIndex arrival = -1;
         std::array<Readers, 3> readers;
         std::array<OpIndex, 3> sent{-1, -1, -1};  // by dq slot: the last send that read it
         bool has_keys_gradient = false;
         for (int step = 0; step < ranks(); ++step) {
             OpIndex next_arrival = -1;
-            for (auto stream = travel(rank, step, arrival, next_arrival, readers).numbered_from(last_op + 1);
-                 const auto* op = stream.next();)
-                last_op = co_yield *op;
+            co_yield travel(rank, step, arrival, next_arrival, readers);
 
             const int owner = owner_at(rank, step);
             const auto [first, last] = hops(owner);
@@ -228,7 +207,7 @@ private:
                     auto op = transfer(OpKind::receive, results_channel, Pool::dq, step, previous(rank), rows_of(owner),
                                        travelling);
                     op.run_after(travelling_sent);
-                    complete = gradient_arrival = last_op = co_yield op;
+                    complete = gradient_arrival = co_yield op;
                 }
                 auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot_of_step(step), 0);
                 if (op.pair_count > 0) {
@@ -237,43 +216,37 @@ private:
                     op.slot(Pool::dkv) = has_keys_gradient ? 1 : 0;
                     op.run_after(arrival);
                     if (starts) op.run_after(travelling_sent);
-                    complete = readers[index(slot_of_step(step))].attend = last_op = co_yield op;
+                    complete = readers[index(slot_of_step(step))].attend = co_yield op;
                     if (has_keys_gradient) {
-                        op = add(Pool::dkv, step, part(rank, kv_heads()), 0, 1);
-                        last_op = co_yield op;
+                        co_yield add(Pool::dkv, step, part(rank, kv_heads()), 0, 1);
                     }
                     has_keys_gradient = true;
                     if (!starts) {
                         op = add(Pool::dq, step, rows_of(owner), travelling, partial_slot);
                         op.run_after(gradient_arrival);
-                        complete = last_op = co_yield op;
+                        complete = co_yield op;
                     }
                 }
                 if (last > 0) {
                     op = transfer(OpKind::send, results_channel, Pool::dq, step, step == last ? owner : next(rank),
                                   rows_of(owner), travelling);
                     op.run_after(complete);
-                    travelling_sent = last_op = co_yield op;
+                    travelling_sent = co_yield op;
                 }
             }
             if (const int last_own_step = hops(rank).last; last_own_step > 0 && step == last_own_step)
-                last_op = co_yield transfer(OpKind::receive, results_channel, Pool::dq, step + 1, rank_at(rank, step),
-                                            rows_of(rank), 0);
+                co_yield transfer(OpKind::receive, results_channel, Pool::dq, step + 1, rank_at(rank, step),
+                                  rows_of(rank), 0);
             arrival = next_arrival;
         }
     }
 
-    std::vector<Hops> hops_;
-    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
+    std::vector<Hops> hops_;  // by owner of rows: of the ranks whose keys they see
 };
 
 const ScheduleRegistration registered_pass_q(
     "pass-q", "pass-q", "query rows and their results hop from rank to rank, K/V stay where they are", {"pass-q"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        require(arguments.empty(), "schedule pass-q takes no arguments, got '{}'", arguments);
-        return std::make_unique<PassQSchedule>(problem, mask, layout, options);
-    });
+    without_arguments<PassQSchedule>("pass-q"));
 
 }  // namespace
 }  // namespace ringlab::layouts

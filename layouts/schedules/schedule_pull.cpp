@@ -1,4 +1,4 @@
-#include "layouts/schedules/rank_symmetry.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <algorithm>
 
@@ -20,27 +20,25 @@ class PullSchedule : public Schedule {
 public:
     /// `groups`: the number of groups of kv heads that are fetched one by one in the forward pass; 0: the schedule
     /// chooses.
-    PullSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                 int groups)
-        : Schedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(groups)) {
+    PullSchedule(const ScheduleInput& input, int groups)
+        : Schedule(input), groups_(head_groups_of_fused_launch(groups)) {
+        find_rank_symmetry();
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
-        const auto tokens = layout.largest_shard();
+        const auto tokens = layout().largest_shard();
         if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
         const int count = (ranks() - 1) * groups_;
         add_slots(Pool::kv, count, heads / groups_, tokens);
-        if (options.pass == Pass::backward)
-            add_slots(Pool::dkv, 2 * count, heads / groups_, tokens, options.gradient_dtype);
+        if (options().pass == Pass::backward)
+            add_slots(Pool::dkv, 2 * count, heads / groups_, tokens, options().gradient_dtype);
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
-    bool is_rank_symmetric() const override { return rank_symmetric_; }
     bool fetches() const override { return true; }
 
 private:
     HeadRange heads_of(int group) const { return heads_of_group(group, groups_); }
-    int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     /// Slots of a head group of the block `distance` ranks behind, of the gradient that is sent there, and of the
     /// gradient that arrives from the rank `distance` ahead.
@@ -59,8 +57,7 @@ private:
     Ops forward(int rank) const {
         Op& op = co_await Ops::op_storage;
         bool continues = false;
-        int last = ranks() - 1;
-        while (last >= 0 && !needs(rank, behind(rank, last))) --last;
+        const int last = farthest_needed(rank);
         for (int group = 0; group < groups_; ++group) {
             bool begun = false;
             for (int distance = 0; distance <= last; ++distance) {
@@ -107,7 +104,7 @@ private:
                 op = attend(distance, rows_of(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
                             block_slot(distance, group));
                 op.slot(Pool::dkv) = distance == 0 ? 0 : outgoing_slot(distance, group);
-                op.begins = !std::exchange(begun[static_cast<std::size_t>(group)], true);
+                op.begins = !std::exchange(begun[index(group)], true);
                 op.fused = continues;
                 op.run_after(arrival);
                 continues = true;
@@ -121,11 +118,11 @@ private:
             }
         }
         for (int distance = 1; distance < ranks(); ++distance) {
-            const int ahead = (rank + distance) % ranks();
-            if (!needs(ahead, rank)) continue;
+            const int reader = ahead(rank, distance);
+            if (!needs(reader, rank)) continue;
             for (int group = 0; group < groups_; ++group) {
                 const auto own = part(rank, heads_of(group));
-                op = transfer(OpKind::receive, dkv_channel, Pool::dkv, distance, ahead, own,
+                op = transfer(OpKind::receive, dkv_channel, Pool::dkv, distance, reader, own,
                               incoming_slot(distance, group));
                 const OpIndex arrival = co_yield op;
                 op = add(Pool::dkv, distance, own, 0, incoming_slot(distance, group));
@@ -138,19 +135,17 @@ private:
     enum Channel : int { kv_channel, dkv_channel };
 
     int groups_;  // number of equal groups of kv heads
-    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
-const ScheduleRegistration registered_pull(
-    "pull", "pull[:GROUPS]",
-    "every rank fetches the K/V blocks that it needs from their owners, forward in GROUPS of the kv heads, and attends "
-    "to all in one launch",
-    {"pull", "pull:2"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int groups = parse_head_groups(arguments, problem);
-        return std::make_unique<PullSchedule>(problem, mask, layout, options, groups);
-    });
+const ScheduleRegistration registered_pull("pull", "pull[:GROUPS]",
+                                           "every rank fetches the K/V blocks that it needs from their owners, forward "
+                                           "in GROUPS of the kv heads, and attends to all in one launch",
+                                           {"pull", "pull:2"},
+                                           [](const std::string& arguments,
+                                              const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+                                               const int groups = parse_head_groups(arguments, input.problem);
+                                               return std::make_unique<PullSchedule>(input, groups);
+                                           });
 
 }  // namespace
 }  // namespace ringlab::layouts

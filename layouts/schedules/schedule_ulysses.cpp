@@ -12,9 +12,8 @@ namespace {
 /// copies of it.
 class UlyssesSchedule : public RingSchedule {
 public:
-    UlyssesSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                    int members)
-        : RingSchedule(problem, mask, layout, options), members_(members) {
+    UlyssesSchedule(const ScheduleInput& input, int members) : RingSchedule(input), members_(members) {
+        const auto& problem = input.problem;
         require(ranks() % members == 0,
                 "groups of {} ranks do not divide {} ranks; give ulysses:RANKS a divisor of the ranks", members,
                 ranks());
@@ -22,11 +21,10 @@ public:
                 "{} query heads do not divide among {} ranks; give ulysses:RANKS a divisor of both the query heads and "
                 "the ranks",
                 problem.query_heads, members);
-        require(
-            problem.kv_heads % members == 0 || members % problem.kv_heads == 0,
-            "{} kv heads can neither be divided among {} ranks nor copied to equally many of them; give ulysses:RANKS "
-            "a divisor or a multiple of the kv heads",
-            problem.kv_heads, members);
+        require(problem.kv_heads % members == 0 || members % problem.kv_heads == 0,
+                "{} kv heads can neither be divided among {} ranks nor copied to equally many of them; give "
+                "ulysses:RANKS a divisor or a multiple of the kv heads",
+                problem.kv_heads, members);
         set_channels({"K,V", "to heads", "to tokens"}, {"dK,dV"});
         dkv_channel_ = 3;
         if (members > 1) {
@@ -45,9 +43,8 @@ public:
     }
 
     Ops ops(int rank) const override {
-        const bool goes_forward = options().pass == Pass::forward;
-        if (members_ == 1) return goes_forward ? forward(member_of(rank)) : backward(member_of(rank));
-        return goes_forward ? forward_pass(rank) : backward_pass(rank);
+        if (members_ > 1) return whole_pass(rank);
+        return options().pass == Pass::forward ? forward(member_of(rank)) : backward(member_of(rank));
     }
 
 private:
@@ -158,21 +155,34 @@ private:
 
     int peer(int rank, int member) const { return rank / members_ * members_ + member; }
 
-    // Ranks without query rows have none to exchange: the code that reads these streams drops messages of no tokens.
+    /// What a pass has done so far.
+    struct Progress {
+        OpIndex received = -1;      // the last message with Q, K, V or dO
+        OpIndex copied = -1;        // the last copy of the rank's own
+        OpIndex computed = -1;      // the last operation of the ring on the compute lane
+        OpIndex own_gradient = -1;  // the arrival of the gradient of the rank's own keys
+    };
+
+    // Ranks without query rows have none to exchange.
+    static bool is_empty(const Op& op) { return op.part.tokens.size() == 0; }
 
     /// Sends each member its heads of this rank's tokens, and receives this rank's heads of their tokens.
-    Ops gather(int rank, std::vector<Pool> pools) const {
+    Ops gather(int rank, std::vector<Pool> pools, Progress& progress) const {
         const int self = rank % members_;
-        for (const auto pool : pools)
-            co_yield copy(pool, 0, section(pool, rank, self, self), gathered_,
-                          own_part(pool, rank, heads_of(pool, self)), 0);
+        for (const auto pool : pools) {
+            const auto own = copy(pool, 0, section(pool, rank, self, self), gathered_,
+                                  own_part(pool, rank, heads_of(pool, self)), 0);
+            if (!is_empty(own)) progress.copied = co_yield own;
+        }
         for (int distance = 1; distance < members_; ++distance) {
-            const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
+            const int to = (self + distance) % members_, from = (self - distance + members_) % members_;
             for (const auto pool : pools) {
-                co_yield transfer(OpKind::send, to_heads, pool, 0, peer(rank, ahead),
-                                  own_part(pool, rank, heads_of(pool, ahead)), 0);
-                co_yield transfer(OpKind::receive, to_heads, pool, 0, peer(rank, behind),
-                                  section(pool, rank, behind, self), gathered_);
+                const auto out = transfer(OpKind::send, to_heads, pool, 0, peer(rank, to),
+                                          own_part(pool, rank, heads_of(pool, to)), 0);
+                if (!is_empty(out)) progress.received = co_yield out;  // a send goes before a receive
+                const auto in = transfer(OpKind::receive, to_heads, pool, 0, peer(rank, from),
+                                         section(pool, rank, from, self), gathered_);
+                if (!is_empty(in)) progress.received = co_yield in;
             }
         }
     }
@@ -180,99 +190,86 @@ private:
     /// Sends results of rows, which are in `slot` once operation `ready` has ended, back to the rows' owners.
     Ops scatter(int rank, Pool pool, int slot, int step, OpIndex ready) const {
         const int self = rank % members_;
-        co_yield copy(pool, step, own_part(pool, rank, heads_of(pool, self)), 0, section(pool, rank, self, self), slot);
+        const auto own =
+            copy(pool, step, own_part(pool, rank, heads_of(pool, self)), 0, section(pool, rank, self, self), slot);
+        if (!is_empty(own)) co_yield own;
         for (int distance = 1; distance < members_; ++distance) {
-            const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
-            auto out = transfer(OpKind::send, to_tokens, pool, step, peer(rank, ahead),
-                                section(pool, rank, ahead, self), slot);
+            const int to = (self + distance) % members_, from = (self - distance + members_) % members_;
+            auto out =
+                transfer(OpKind::send, to_tokens, pool, step, peer(rank, to), section(pool, rank, to, self), slot);
             out.run_after(ready);
-            co_yield out;
-            co_yield transfer(OpKind::receive, to_tokens, pool, step, peer(rank, behind),
-                              own_part(pool, rank, heads_of(pool, behind)), 0);
+            if (!is_empty(out)) co_yield out;
+            const auto in = transfer(OpKind::receive, to_tokens, pool, step, peer(rank, from),
+                                     own_part(pool, rank, heads_of(pool, from)), 0);
+            if (!is_empty(in)) co_yield in;
         }
     }
 
     /// Sends dK and dV, converted to the type of messages, back to their owners, which sum them where members share
     /// heads.
-    Ops scatter_gradients(int rank, int step) const {
+    Ops scatter_gradients(int rank, int step, OpIndex own_gradient) const {
         const int self = rank % members_;
-        const auto own = part(rank, kv_heads_of(self));
-        co_yield add(Pool::dkv, step, own, 0, section(Pool::dkv, rank, self, self), gathered_);
+        auto kept =
+            add(Pool::dkv, step, part(rank, kv_heads_of(self)), 0, section(Pool::dkv, rank, self, self), gathered_);
+        kept.run_after(own_gradient);
+        co_yield kept;
         OpIndex sent = -1, added = -1;
         for (int distance = 1; distance < members_; ++distance) {
-            const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
-            const auto theirs = section(Pool::dkv, rank, ahead, self);
-            auto leaving =
-                copy(Pool::dkv, step, part(peer(rank, ahead), kv_heads_of(self)), outgoing_, theirs, gathered_);
+            const int to = (self + distance) % members_, from = (self - distance + members_) % members_;
+            auto leaving = copy(Pool::dkv, step, part(peer(rank, to), kv_heads_of(self)), outgoing_,
+                                section(Pool::dkv, rank, to, self), gathered_);
             leaving.run_after(sent);
+            leaving.run_after(own_gradient);
             const auto ready = co_yield leaving;
-            auto out = transfer(OpKind::send, to_tokens, Pool::dkv, step, peer(rank, ahead), leaving.part, outgoing_);
+            auto out = transfer(OpKind::send, to_tokens, Pool::dkv, step, peer(rank, to), leaving.part, outgoing_);
             out.run_after(ready);
             sent = co_yield out;
-            const auto mine = part(rank, kv_heads_of(behind));
-            auto in = transfer(OpKind::receive, to_tokens, Pool::dkv, step, peer(rank, behind), mine, outgoing_ + 1);
+            const auto mine = part(rank, kv_heads_of(from));
+            auto in = transfer(OpKind::receive, to_tokens, Pool::dkv, step, peer(rank, from), mine, outgoing_ + 1);
             in.run_after(added);
             const auto arrived = co_yield in;
             auto sum = add(Pool::dkv, step, mine, 0, outgoing_ + 1);
             sum.run_after(arrived);
+            sum.run_after(own_gradient);
             added = co_yield sum;
         }
     }
 
-    Ops forward_pass(int rank) const {
-        OpIndex last = -1, received = -1, computed = -1, copied = -1;
-        for (auto stream = gather(rank, {Pool::q, Pool::kv}); const auto* op = stream.next();) {
-            if (op->part.tokens.size() == 0) continue;
-            last = co_yield *op;
-            (op->kind == OpKind::copy ? copied : received) = last;  // a send goes before a receive
-        }
-        auto self = member_of(rank);
-        self.ready = received;
-        self.copied = copied;
-        for (auto stream = forward(self).numbered_from(last + 1); const auto* op = stream.next();) {
-            const bool computes = op->lane() == compute_lane;
-            last = co_yield *op;
-            if (computes) computed = last;
-        }
-        if (!sees_[static_cast<std::size_t>(self.position)]) co_return;
-        if (partials())
-            computed = last = co_yield copy(Pool::output, groups(), self.rows, merged_, self.rows, gathered_);
-        const int slot = partials() ? merged_ : gathered_;
-        for (auto stream = scatter(rank, Pool::output, slot, groups(), computed).numbered_from(last + 1);
-             const auto* op = stream.next();)
-            if (op->part.tokens.size() > 0) last = co_yield *op;
-    }
-
-    Ops backward_pass(int rank) const {
-        OpIndex last = -1, received = -1, computed = -1, copied = -1, own_arrival = -1;
-        for (auto stream = gather(rank, {Pool::q, Pool::dout, Pool::kv}); const auto* op = stream.next();) {
-            if (op->part.tokens.size() == 0) continue;
-            last = co_yield *op;
-            (op->kind == OpKind::copy ? copied : received) = last;  // a send goes before a receive
-        }
-        auto self = member_of(rank);
-        self.ready = received;
-        self.copied = copied;
-        for (auto stream = backward(self).numbered_from(last + 1); const auto* op = stream.next();) {
+    /// The ring of groups, after gather().
+    Ops ring(Member self, Progress& progress) const {
+        const auto first = std::max(progress.received, progress.copied) + 1;
+        auto stream = (options().pass == Pass::forward ? forward(self) : backward(self)).numbered_from(first);
+        while (const auto* op = stream.next()) {
             const bool computes = op->lane() == compute_lane;
             const bool is_own_gradient =
                 op->kind == OpKind::receive && op->pool == Pool::dkv && op->slot() == gathered_;
-            last = co_yield *op;
-            if (computes) computed = last;
-            if (is_own_gradient) own_arrival = last;
+            const auto number = co_yield *op;
+            if (computes) progress.computed = number;
+            if (is_own_gradient) progress.own_gradient = number;
         }
-        const auto position = static_cast<std::size_t>(self.position);
-        if (sees_[position])
-            for (auto stream = scatter(rank, Pool::dq, gathered_, groups(), computed).numbered_from(last + 1);
-                 const auto* op = stream.next();)
-                if (op->part.tokens.size() > 0) last = co_yield *op;
-        if (!is_seen_[position]) co_return;
-        for (auto stream = scatter_gradients(rank, groups() + 1).numbered_from(last + 1);
-             const auto* op = stream.next();) {
-            auto copy = *op;
-            if (copy.lane() == compute_lane) copy.run_after(own_arrival);
-            last = co_yield copy;
+    }
+
+    std::vector<Pool> inputs() const {
+        if (options().pass == Pass::forward) return {Pool::q, Pool::kv};
+        return {Pool::q, Pool::dout, Pool::kv};
+    }
+
+    Ops whole_pass(int rank) const {
+        const bool goes_forward = options().pass == Pass::forward;
+        Progress progress;
+        co_yield gather(rank, inputs(), progress);
+        auto self = member_of(rank);
+        self.ready = progress.received;
+        self.copied = progress.copied;
+        co_yield ring(self, progress);
+        if (sees_[index(self.position)]) {
+            if (partials())
+                progress.computed = co_yield copy(Pool::output, groups(), self.rows, merged_, self.rows, gathered_);
+            co_yield scatter(rank, goes_forward ? Pool::output : Pool::dq, partials() ? merged_ : gathered_, groups(),
+                             progress.computed);
         }
+        if (!goes_forward && is_seen_[index(self.position)])
+            co_yield scatter_gradients(rank, groups() + 1, progress.own_gradient);
     }
 
     int members_;
@@ -288,13 +285,12 @@ const ScheduleRegistration registered_ulysses(
     "groups of RANKS (all) consecutive ranks exchange tokens for heads before and after; K/V hop around a ring of "
     "groups",
     {"ulysses", "ulysses:2", "ulysses:4"},
-    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
-       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const auto members =
-            arguments.empty() ? layout.ranks() : parse_count(arguments, "the number of ranks that exchange heads", 1);
-        require(members <= layout.ranks(), "{} ranks are to exchange heads, but there are only {} ranks", members,
-                layout.ranks());
-        return std::make_unique<UlyssesSchedule>(problem, mask, layout, options, static_cast<int>(members));
+    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+        const auto members = arguments.empty() ? input.layout.ranks()
+                                               : parse_count(arguments, "the number of ranks that exchange heads", 1);
+        require(members <= input.layout.ranks(), "{} ranks are to exchange heads, but there are only {} ranks", members,
+                input.layout.ranks());
+        return std::make_unique<UlyssesSchedule>(input, static_cast<int>(members));
     });
 
 }  // namespace

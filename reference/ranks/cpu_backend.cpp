@@ -1,6 +1,6 @@
 #include "reference/ranks/cpu_backend.hpp"
 
-#include "layouts/schedules/same_problem.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "processes/peers.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/ranks/cpu_rank.hpp"

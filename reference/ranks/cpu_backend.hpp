@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layouts/schedules/schedule.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 #include "reference/ranks/cpu_attention.hpp"
 #include "reference/ranks/transport.hpp"
 #include "reference/tensors/tensors.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/layouts/launch_order.hpp"
 #include "layouts/problem/problem.hpp"
 
 #include <filesystem>

@@ -1,8 +1,7 @@
 #pragma once
 
 #include "layouts/basics/require.hpp"
-#include "layouts/walk/op_window.hpp"
-#include "layouts/walk/walk.hpp"
+#include "layouts/program/walk.hpp"
 #include "sim/cost/cost.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "sim/report/chrome_trace.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "layouts/walk/walk.hpp"
+#include "layouts/program/walk.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 
 #include <limits>
 #include <ostream>

@@ -1,6 +1,6 @@
 #include "sim/tiles/fused_launch.hpp"
 
-#include "layouts/program/fused_launch.hpp"
+#include "layouts/program/program.hpp"
 #include "sim/machine/terms.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Launches whose work tiles are tiles of keys: list scheduling in the kernel's order. See TileModel.
 
-#include "layouts/tiling/launch_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 #include "sim/machine/terms.hpp"
 #include "sim/tiles/tile_model.hpp"
 

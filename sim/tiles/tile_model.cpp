@@ -2,7 +2,7 @@
 
 #include "sim/tiles/tile_model.hpp"
 
-#include "layouts/tiling/launch_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 #include "sim/machine/terms.hpp"
 #include "sim/tiles/kernels.hpp"
 

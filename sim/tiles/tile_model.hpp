@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layouts/schedules/schedule.hpp"
-#include "layouts/tiling/work_tile_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/tiles/list_scheduling.hpp"
 

@@ -3,7 +3,7 @@
 #include "experiments/command_line/option_groups.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
-#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/layouts/mask_oracles.hpp"
 
 #include <algorithm>
 #include <set>

@@ -1,6 +1,6 @@
 #include "random_invocation.hpp"
 
-#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/layouts/mask_oracles.hpp"
 #include "tests/registered.hpp"
 
 #include <algorithm>

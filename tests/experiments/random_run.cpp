@@ -1,6 +1,6 @@
 #include "tests/experiments/random_run.hpp"
 
-#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/layouts/mask_oracles.hpp"
 #include "tests/registered.hpp"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "tests/layouts/cases.hpp"
 
-#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/layouts/mask_oracles.hpp"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 #include "layouts/layouts/layout.hpp"
 
 #include "layouts/layouts/visible_pairs.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -159,21 +159,6 @@ BOOST_AUTO_TEST_CASE(a_permutation_file_deals_positions_in_its_order) {
     const auto layout = make_layout("file:" + file.path(), 6, 2);
     BOOST_CHECK((shards_of(layout) == Shards{{5, 4, 3}, {0, 1, 2}}));
     BOOST_TEST(layout.name() == "file:" + file.path());
-}
-
-BOOST_AUTO_TEST_CASE(a_file_of_a_known_layout_is_that_layout) {
-    const auto zigzag = make_layout("zigzag", 48, 3);
-    std::string text;
-    for (const auto& shard : shards_of(zigzag))
-        for (const auto position : shard) text += std::to_string(position) + " ";
-    const TextFile file(text);
-    const auto read = make_layout("file:" + file.path(), 48, 3);
-    for (int rank = 0; rank < 3; ++rank) {
-        const auto a = zigzag.shard(rank), b = read.shard(rank);
-        // Rank 2's two chunks touch: a scan finds them as one run.
-        if (rank < 2) BOOST_TEST(std::equal(a.begin(), a.end(), b.begin(), b.end()));
-        BOOST_TEST(zigzag.positions(rank) == read.positions(rank), boost::test_tools::per_element());
-    }
 }
 
 BOOST_DATA_TEST_CASE(a_file_that_is_no_permutation_is_explained, data::make(bad_permutations)) {

@@ -7,7 +7,6 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include <numeric>
 #include <ostream>
 
 using namespace ringlab::layouts;
@@ -36,57 +35,26 @@ std::ostream& operator<<(std::ostream& out, const PictureCase& c) { return out <
 
 const Picture everything(6, "xxxxxx");
 const Picture past{"x.....", "xx....", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"};
-const Picture itself{"x.....", ".x....", "..x...", "...x..", "....x.", ".....x"};
 
+// What a reader can check by eye. All other masks and joins are compared with the oracles.
 const std::vector<PictureCase> picture_cases{
     {"full", everything},
     {"causal", past},
-    {"causal+full", past},
     {"window:2,1", {"xx....", "xxx...", "xxxx..", ".xxxx.", "..xxxx", "...xxx"}},
-    {"window:0,2", {"xxx...", ".xxx..", "..xxx.", "...xxx", "....xx", ".....x"}},
-    {"window:0,0", itself},
-    {"window:5,5", everything},
-    {"window:9223372036854775807,0", past},
     {"window:9223372036854775807,9223372036854775807", everything},
-    {"causal+window:1,1", {"x.....", "xx....", ".xx...", "..xx..", "...xx.", "....xx"}},
-    {"documents:2,3,1", {"xx....", "xx....", "..xxx.", "..xxx.", "..xxx.", ".....x"}},
     {"causal+documents:2,3,1", {"x.....", "xx....", "..x...", "..xx..", "..xxx.", ".....x"}},
-    {"documents:6", everything},
-    {"documents:1x6", itself},
     {"documents:4,2+documents:2,4", {"xx....", "xx....", "..xx..", "..xx..", "....xx", "....xx"}},
     {"prefix:3", {"xxx...", "xxx...", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"}},
-    {"prefix:1", past},
-    {"prefix:6", everything},
     {"block-causal:2x3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxxxxx", "xxxxxx"}},
-    {"block-causal:1,4,1", {"x.....", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxxx"}},
     {"padded-segments:2,2/0,2/1", {"xx....", "xx....", "......", "......", "xx..x.", "......"}},
-    {"padded-segments:3/2,3", {"xx....", "xx....", "......", "xx.xxx", "xx.xxx", "xx.xxx"}},
-    {"block-causal:1x6+documents:2,4", {"x.....", "xx....", "..x...", "..xx..", "..xxx.", "..xxxx"}},
     {"shared-question:2,1,3", {"x.....", "xx....", "xxx...", "xx.x..", "xx.xx.", "xx.xxx"}},
-    {"shared-question:6", past},
-    {"shared-question:1,2,3+valid:0-5", {"x.....", "xx....", "xxx...", "x..x..", "x..xx.", "......"}},
-    {"shared-question:2,1,3+window:1,0", {"x.....", "xx....", ".xx...", "...x..", "...xx.", "....xx"}},
     {"shared-question:3,1,2+window:3,0", {"x.....", "xx....", "xxx...", "xxxx..", ".xx.x.", "..x.xx"}},
-    {"shared-question:3,1,2+documents:1,5", {"x.....", ".x....", ".xx...", ".xxx..", ".xx.x.", ".xx.xx"}},
     {"shared-question:3,1,2+window:3,0+sink:1", {"x.....", "xx....", "xxx...", "xxxx..", "xxx.x.", "x.x.xx"}},
-    {"shared-question:4,1x2+shared-question:1,2x2,1", {"x.....", "xx....", "xxx...", "x..x..", "x..xx.", "x....x"}},
-    {"shared-question:2,4+chunks:4", {"x.....", "xx....", "xxx...", "xxxx..", "....x.", "....xx"}},
     {"prefix-documents:2,1,2,1", {"xx....", "xx....", "xxx...", "...xx.", "...xx.", "...xxx"}},
-    {"prefix-documents:1,5", past},
-    {"sink:3", everything},
     {"window:1,0+sink:2", {"x.....", "xx....", "xxx...", "xxxx..", "xx.xx.", "xx..xx"}},
-    {"sink:2+window:1,0", {"x.....", "xx....", "xxx...", "xxxx..", "xx.xx.", "xx..xx"}},
-    {"window:1,0+sink:0", {"x.....", "xx....", ".xx...", "..xx..", "...xx.", "....xx"}},
     {"causal+sink:9223372036854775807", past},
-    {"valid:1-3,4-6", {"......", ".xx.xx", ".xx.xx", "......", ".xx.xx", ".xx.xx"}},
-    {"valid:0-6", everything},
     {"causal+valid:1-3,4-6", {"......", ".x....", ".xx...", "......", ".xx.x.", ".xx.xx"}},
-    {"valid:0-3+valid:2-4", {"......", "......", "..x...", "......", "......", "......"}},
-    {"documents:3,3+prefix:4", {"xxx...", "xxx...", "xxx...", "...x..", "...xx.", "...xxx"}},
     {"documents:2,2,2+sink:3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxx.xx", "xxx.xx"}},
-    {"prefix:2+sink:4", {"xx....", "xx....", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"}},
-    {"block-causal:2x3+sink:3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxxxxx", "xxxxxx"}},
-    {"window:0,1+sink:3", {"xx....", "xxx...", "xxxx..", "xxxxx.", "xxx.xx", "xxx..x"}},
     {"documents:3,3+valid:1-5+sink:2", {"......", ".xx...", ".xx...", ".x.xx.", ".x.xx.", "......"}},
 };
 
@@ -101,24 +69,16 @@ const std::string known = "(all names)";  // which are registered when a test ru
 const std::vector<BadMask> bad_masks{
     {"", "unknown mask ''; known: " + known},
     {"casual", "unknown mask 'casual', did you mean 'causal'? Known: " + known},
-    {"docs:6", "unknown mask 'docs'; known: " + known},
-    {"causal+", "unknown mask ''; known: " + known},
     {"full:1", "mask full takes no arguments, got '1'"},
-    {"causal:x", "mask causal takes no arguments, got 'x'"},
     {"window:4", "mask window:4 lacks a part; write window:LEFT,RIGHT, as in window:1024,0"},
     {"window:-1,0", "the window's LEFT is '-1'; it must be a whole number of at least 0"},
-    {"window:1,0,3", "the window's RIGHT is '0,3'; it must be a whole number of at least 0"},
     {"documents", "document lengths is empty; give lengths such as 512,300,128x4 or @FILE"},
     {"documents:2,3",
      "the document lengths of mask documents:2,3 sum to 5, the sequence has 6 tokens; they must be equal"},
-    {"documents:2,5",
-     "the document lengths of mask documents:2,5 sum to 7, the sequence has 6 tokens; they must be equal"},
     {"block-causal:9223372036854775807x2",
      "the segment lengths of mask block-causal:9223372036854775807x2 sum to more than 2^40"},
     {"padded-segments:2,2",
      "the rooms of mask padded-segments:2,2 sum to 4, the sequence has 6 tokens; they must be equal"},
-    {"padded-segments:2,5",
-     "the rooms of mask padded-segments:2,5 sum to 7, the sequence has 6 tokens; they must be equal"},
     {"padded-segments:2,9223372036854775807", "the rooms of mask padded-segments sum to more than 2^40"},
     {"padded-segments:2/3,4", "segment '2/3' has 3 tokens in a room of 2; there must be room for all"},
     {"block-causal:2,2",
@@ -136,7 +96,6 @@ const std::vector<BadMask> bad_masks{
     {"valid:3-3", "valid range 3-3 is empty, out of order or past the 6 tokens of the sequence"},
     {"valid:0-7", "valid range 0-7 is empty, out of order or past the 6 tokens of the sequence"},
     {"valid:3-5,0-2", "valid range 0-2 is empty, out of order or past the 6 tokens of the sequence"},
-    {"valid:0--2", "the end of a valid range is '-2'; it must be a whole number of at least 1"},
 };
 
 /// Whether the segment's rule shows the row the key, sinks aside; bounds may be anything.
@@ -189,13 +148,6 @@ BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_or_with_too_many_is_refused) {
     BOOST_TEST(error_of([] { make_mask("full", -1); }) == "tokens is -1" + right);
     BOOST_TEST(error_of([] { make_mask("window:1,1", std::numeric_limits<std::int64_t>::max()); }) ==
                "tokens is 9223372036854775807" + right);
-}
-
-BOOST_AUTO_TEST_CASE(document_lengths_come_from_a_file) {
-    const TextFile file("2\n3 1\n");
-    BOOST_TEST(picture_of(make_mask("causal+documents:@" + file.path(), 6)) ==
-                   picture_of(make_mask("causal+documents:2,3,1", 6)),
-               boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(causal_is_one_segment_and_row_2_of_4_sees_keys_0_to_3) {
@@ -264,41 +216,11 @@ BOOST_AUTO_TEST_CASE(intersection_is_what_both_see_and_the_sinks_of_either) {
                "cannot intersect mask full over 4 tokens with causal over 5");
 }
 
-// Row 40 of a question of 30 tokens and an answer sees 0-29 and 30-40, of which a window shows 37-40.
-BOOST_AUTO_TEST_CASE(a_question_is_hidden_by_what_is_joined_to_it) {
-    const auto pairs = [](const std::string& joined) {
-        const auto mask = make_mask("shared-question:30,34+" + joined, 64);
-        std::vector<std::int64_t> all(64);
-        std::iota(all.begin(), all.end(), 0);
-        return count_visible(mask, all, all);
-    };
-    BOOST_TEST(pairs("window:3,0") == 1 + 2 + 3 + 61 * 4);
-    BOOST_TEST(pairs("documents:32x2") == 2 * (32 * 33 / 2));
-    BOOST_TEST(pairs("chunks:16") == 4 * (16 * 17 / 2));
-}
-
-BOOST_AUTO_TEST_CASE(validity_is_the_union_of_the_valid_intervals) {
-    const auto mask = make_mask("valid:1-3,4-6", 8);
-    BOOST_TEST(!mask.all_keys_valid());
-    std::string keys;
-    for (std::int64_t key = 0; key < 8; ++key) keys += mask.key_is_valid(key) ? 'x' : '.';
-    BOOST_TEST(keys == ".xx.xx..");
-    BOOST_TEST(make_mask("causal", 8).all_keys_valid());
-}
-
-BOOST_DATA_TEST_CASE(padding_sees_nothing_and_nobody_sees_it, data::make(mask_specs())) {
-    const auto mask = make_mask(sample, case_tokens);
-    BOOST_TEST(row_that_breaks_the_invariants(mask) == -1);
-    const auto padded = pad(mask, case_tokens + 9);
-    BOOST_TEST(row_that_breaks_the_invariants(padded) == -1);
-    int wrong = 0;
-    for (std::int64_t row = 0; row < padded.tokens(); ++row)
-        for (std::int64_t key = 0; key < padded.tokens(); ++key)
-            wrong += padded.visible(row, key) != (row < case_tokens && key < case_tokens && mask.visible(row, key));
-    BOOST_TEST(wrong == 0);
-    BOOST_TEST(!padded.key_is_valid(case_tokens));
-    BOOST_TEST(picture_of(pad(mask, case_tokens)) == picture_of(mask), boost::test_tools::per_element());
-    BOOST_TEST(error_of([&] { pad(mask, 70); }) == "cannot pad a mask over 71 tokens to 70");
+BOOST_AUTO_TEST_CASE(a_mask_is_padded_to_more_tokens_only) {
+    const auto mask = make_mask("causal+valid:1-6", 6);
+    BOOST_TEST(!pad(mask, 7).all_keys_valid());
+    BOOST_TEST(picture_of(pad(mask, 6)) == picture_of(mask), boost::test_tools::per_element());
+    BOOST_TEST(error_of([&] { pad(mask, 5); }) == "cannot pad a mask over 6 tokens to 5");
 }
 
 BOOST_AUTO_TEST_CASE(last_rows_are_those_of_every_sequence_that_a_mask_holds) {

@@ -275,7 +275,8 @@ BOOST_AUTO_TEST_CASE(rows_of_a_cut_part_cost_as_much_as_the_tiles_that_they_lie_
 // Four ranks of four tokens on two hosts, all see all. A rank receives from the other host the four keys of each of two
 // ranks, or of the one with its number.
 BOOST_AUTO_TEST_CASE(a_key_that_a_host_sees_may_cross_once) {
-    PlanPrices prices{.ranks_per_host = 2};
+    PlanPrices prices;
+    prices.ranks_per_host = 2;
     prices.passes[0].between.key = 1;
     const auto seconds = [&](bool crosses_once) {
         prices.crosses_once = crosses_once;

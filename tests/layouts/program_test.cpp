@@ -1,7 +1,7 @@
 #include "layouts/program/program.hpp"
 
 #include "layouts/program/deadlock_check.hpp"
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
@@ -166,8 +166,8 @@ BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
         for (const auto& one : rank.code) {
             if (one.partner < 0) continue;
             // Two slots of K and V in turns: from step 3 on a block is taken once the attend two steps before has
-            // ended, and not sent sooner. A gradient comes when the step before has ended at its sender: with the attend
-            // that begins it, from then on with an addition.
+            // ended, and not sent sooner. A gradient comes when the step before has ended at its sender: with the
+            // attend that begins it, from then on with an addition.
             int step = -1;
             if (one.op.pool == Pool::kv && one.sends() && one.op.step >= 2) step = one.op.step - 1;
             if (one.op.pool == Pool::dkv && one.receives()) step = one.op.step - 1;
@@ -374,33 +374,6 @@ BOOST_AUTO_TEST_CASE(an_attend_that_waits_for_another_ones_end_is_not_joined_wit
     const OneSlot schedule(problem, make_mask("full", 48), make_layout("zigzag", 48, 2));
     const auto sizes = sizes_of_joins(schedule);
     BOOST_TEST(sizes == Sizes{3}, boost::test_tools::per_element());
-}
-
-BOOST_DATA_TEST_CASE(keys_that_rows_see_are_found_and_no_others, data::make(mask_specs()) * data::make(layout_specs()),
-                     mask_spec, layout_spec) {
-    for (const int ranks : {2, 4}) {
-        const auto c = make_case(mask_spec, layout_spec, ranks);
-        for (int rank = 0; rank < ranks; ++rank)
-            for (int owner = 0; owner < ranks; ++owner) {
-                const auto rows = c.layout.positions(rank), keys = c.layout.positions(owner);
-                std::vector<bool> found(keys.size());
-                for (const auto& range : seen_keys(c.mask, c.layout.shard(rank), c.layout.shard(owner), 1)) {
-                    BOOST_TEST_REQUIRE((0 <= range.begin && range.begin < range.end && range.end <= std::ssize(keys)));
-                    for (auto i = range.begin; i < range.end; ++i) found[static_cast<std::size_t>(i)] = true;
-                }
-                std::int64_t missed = 0, needless = 0;
-                for (std::size_t i = 0; i < keys.size(); ++i) {
-                    const bool seen = std::any_of(rows.begin(), rows.end(),
-                                                  [&](std::int64_t row) { return c.mask.visible(row, keys[i]); });
-                    missed += seen && !found[i];
-                    needless += found[i] && !seen;
-                }
-                BOOST_TEST(missed == 0);
-                // Rows with gaps between them under a narrow window may be given keys that lie between.
-                const bool rows_touch = layout_spec == "contiguous" || layout_spec == "zigzag";
-                if (rows_touch) BOOST_TEST(needless == 0);
-            }
-    }
 }
 
 BOOST_DATA_TEST_CASE(schedule_seen_sends_the_keys_that_rows_see_in_their_ranges,

@@ -160,10 +160,6 @@ BOOST_DATA_TEST_CASE(what_cannot_be_is_named, data::make(bads), bad) {
                           [&](const ringlab::Error& error) { return error.what() == bad.error; });
 }
 
-BOOST_DATA_TEST_CASE(documents_begin_where_nobody_sees_across, data::make(mask_specs()), spec) {
-    check_documents(make_mask(spec, case_tokens));
-}
-
 BOOST_AUTO_TEST_CASE(documents_of_random_masks_begin_where_nobody_sees_across) {
     std::mt19937_64 random(3);
     for (int i = 0; i < 200; ++i) check_documents(random_mask(random, 30));

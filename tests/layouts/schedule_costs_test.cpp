@@ -1,7 +1,7 @@
 // What schedules cost, against closed forms: visible pairs, hops, messages, launches, FLOP, memory.
 
+#include "layouts/program/timeline.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "layouts/timeline/timeline.hpp"
 
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
@@ -10,7 +10,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include <numeric>
+#include <map>
 #include <set>
 
 using namespace ringlab::layouts;
@@ -19,12 +19,19 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-std::int64_t pairs_of_all_attends(const Schedule& schedule) {
-    std::int64_t sum = 0;
-    for (const auto& ops : written(schedule))
-        for (const auto& op : ops)
-            if (op.kind == OpKind::attend) sum += pairs_of(op, static_cast<int>(schedule.problem().query_heads));
-    return sum;
+/// How often a block of K and V is sent, by its owner; 8 ranks of 8 tokens.
+std::map<int, int> hops_of(const std::string& mask_name, const std::string& algorithm, bool with_sinks) {
+    Problem problem{.tokens = 64, .query_heads = 2, .kv_heads = 1, .head_dim = 8, .value_dim = 8};
+    if (with_sinks) problem.sinks = {1, 2};
+    const auto mask = make_mask(mask_name, 64);
+    const auto schedule = make_schedule(problem, mask, make_layout("contiguous", mask, 8), {.schedule = algorithm});
+    std::map<int, int> hops;
+    for (int rank = 0; rank < 8; ++rank) {
+        auto ops = schedule->ops(rank);
+        while (const auto* op = ops.next())
+            if ((op->kind == OpKind::send && op->pool == Pool::kv) || op->kind == OpKind::fetch) ++hops[op->part.block];
+    }
+    return hops;
 }
 
 }  // namespace
@@ -48,36 +55,6 @@ BOOST_DATA_TEST_CASE(causal_pairs_of_a_ring_step_have_a_closed_form,
         }
 }
 
-// Some attend to a block some heads at a time; those together see each pair once, whether or not heads divide pairs.
-BOOST_DATA_TEST_CASE(pairs_of_the_attends_of_a_pass_sum_to_what_the_mask_shows,
-                     data::make(algorithms) * data::make(passes), algorithm, pass) {
-    Combinations combinations;
-    for (const int ranks : {1, 2, 3, 4, 8}) {
-        if (!combinations.take(suits(algorithm, ranks))) continue;
-        for (const auto& mask : mask_specs())
-            for (const std::string layout : {"contiguous", "zigzag", "shuffled"}) {
-                const auto c = make_case(mask, layout, ranks);
-                std::vector<std::int64_t> all(static_cast<std::size_t>(c.mask.tokens()));
-                std::iota(all.begin(), all.end(), 0);
-                const auto made = schedule_of(c, {.schedule = algorithm, .pass = pass});
-                BOOST_TEST(pairs_of_all_attends(*made) == count_visible(c.mask, all, all),
-                           mask << ", " << layout << ", " << ranks << " ranks");
-            }
-    }
-}
-
-BOOST_DATA_TEST_CASE(pairs_of_attends_to_an_expanded_latent_sum_to_what_the_mask_shows,
-                     data::make({"ring", "pull", "expanded:ring", "expanded:joined-ring:2", "expanded:all-gather:2"}) *
-                         data::make(passes),
-                     algorithm, pass) {
-    const auto c = make_case("causal", "zigzag", 4);
-    auto problem = problem_of(c.mask);
-    problem.kv_heads = problem.query_heads;
-    problem.latent = {.rank = 12, .shared = 8};
-    const auto made = make_schedule(problem, c.mask, c.layout, {.schedule = algorithm, .pass = pass});
-    BOOST_TEST(pairs_of_all_attends(*made) == case_tokens * (case_tokens + 1) / 2);
-}
-
 BOOST_AUTO_TEST_CASE(pairs_of_heads_are_shared_out_without_a_remainder_and_without_overflow) {
     Op op;
     for (const std::int64_t pair_count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1} << 62}) {
@@ -89,46 +66,6 @@ BOOST_AUTO_TEST_CASE(pairs_of_heads_are_shared_out_without_a_remainder_and_witho
         }
         BOOST_TEST(sum == pair_count);
     }
-}
-
-BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_pairs) {
-    for (const auto& layout : ringlab::tests::layout_examples()) {
-        const auto made = schedule_of(exact_case("full", layout, 48, 4), {});
-        for (int rank = 0; rank < 4; ++rank)
-            for (int owner = 0; owner < 4; ++owner) BOOST_TEST(made->pair_count(rank, owner) == 12 * 12);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(a_contiguous_causal_ring_is_as_efficient_as_p_over_2p_minus_1) {
-    // Slowest rank in lockstep: d + (P-1) f; perfect balance: the mean.
-    constexpr int p = 8;
-    constexpr std::int64_t c = 1 << 16, d = c * (c + 1) / 2, f = c * c;
-    const auto made = schedule_of(exact_case("causal", "contiguous", p * c, p), {});
-    std::int64_t slowest = 0, total = 0;
-    for (int rank = 0; rank < p; ++rank) {
-        std::int64_t sum = 0;
-        for (int owner = 0; owner < p; ++owner) sum += made->pair_count(rank, owner);
-        slowest = std::max(slowest, sum);
-        total += sum;
-    }
-    BOOST_TEST(slowest == d + (p - 1) * f);
-    // Exact for infinitely many tokens; 1/c off here.
-    BOOST_TEST(static_cast<double>(total) / p / static_cast<double>(slowest) == 8.0 / 15,
-               boost::test_tools::tolerance(1.0 / c));
-}
-
-BOOST_DATA_TEST_CASE(a_striped_ring_exceeds_perfect_balance_by_its_closed_form, data::make({2, 3, 8}), ranks) {
-    constexpr std::int64_t c = 40;
-    const auto s = c * ranks;
-    const auto made = schedule_of(exact_case("causal", "striped", s, ranks), {});
-    std::int64_t slowest = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-        std::int64_t sum = 0;
-        for (int owner = 0; owner < ranks; ++owner) sum += made->pair_count(rank, owner);
-        slowest = std::max(slowest, sum);
-    }
-    // max/ideal = P(c+1)/(S+1) with ideal = S(S+1)/2P.
-    BOOST_TEST(slowest * 2 * ranks * (s + 1) == ranks * (c + 1) * s * (s + 1));
 }
 
 BOOST_DATA_TEST_CASE(ring_blocks_travel_only_as_far_as_someone_needs_them, data::make({2, 3, 4, 8}), p) {
@@ -163,13 +100,6 @@ BOOST_DATA_TEST_CASE(ring_blocks_travel_only_as_far_as_someone_needs_them, data:
     }
     // Documents that end with the shards: no traffic at all.
     check("causal+documents:12x" + std::to_string(p), "contiguous", 0, 0);
-}
-
-BOOST_AUTO_TEST_CASE(a_windowed_contiguous_ring_sends_blocks_to_the_next_rank_alone) {
-    const auto c = exact_case("window:12,0", "contiguous", 96, 8);
-    for (const auto pass : passes)
-        for (const auto& ops : written(*schedule_of(c, {.pass = pass})))
-            for (const auto& op : ops) BOOST_TEST(op.step <= 2);  // the gradient's way home counts as step 2
 }
 
 BOOST_DATA_TEST_CASE(gathered_blocks_go_straight_to_whoever_needs_them,
@@ -328,6 +258,70 @@ BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
                    (ranks - 1) * kv + (std::min(2, ranks - 1) + ranks - 1) * dkv);
     }
     BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);
+}
+
+// Under a window a block is sent as far as a row sees it, and no farther; sink tokens travel to all, and theirs alone.
+
+// A row sees 9 keys: its own block and the one before. So each block but the last hops once.
+BOOST_AUTO_TEST_CASE(hops_beyond_the_window_are_not_made) {
+    const std::map<int, int> once{{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}};
+    for (const std::string algorithm : {"ring", "pull", "joined-ring:1"})
+        for (const bool sinks : {false, true}) BOOST_TEST((hops_of("window:8,0", algorithm, sinks) == once), algorithm);
+    BOOST_TEST(hops_of("causal", "ring", true).at(0) == 7);
+}
+
+// The first 3 keys lie in block 0: it goes to everyone, the others still once.
+BOOST_AUTO_TEST_CASE(sink_tokens_travel_to_all_and_no_other_block_does) {
+    const std::map<int, int> expected{{0, 7}, {1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}};
+    for (const std::string algorithm : {"ring", "pull", "joined-ring:1"})
+        for (const bool sinks : {false, true})
+            BOOST_TEST((hops_of("window:8,0+sink:3", algorithm, sinks) == expected), algorithm);
+}
+
+// 3 query heads for each of 2 kv heads, dims 5 and 7, bf16: numbers of one token and head, by hand.
+BOOST_AUTO_TEST_CASE(a_token_has_the_numbers_and_bytes_of_the_tensors_in_the_table) {
+    Problem problem;
+    problem.tokens = 4;
+    problem.query_heads = 6;
+    problem.kv_heads = 2;
+    problem.head_dim = 5;
+    problem.value_dim = 7;
+    problem.dtype = DType::bf16;
+    const auto schedule =
+        make_schedule(problem, make_mask("full", 4), make_layout("contiguous", 4, 1), {.schedule = "ring"});
+    struct Expected {
+        Pool pool;
+        int heads;
+        std::int64_t numbers, bytes;  // bytes in slot 0: bf16 has 2, sums and statistics have 4
+    };
+    for (const auto& [pool, heads, numbers, bytes] : {Expected{Pool::kv, 2, 12, 24},
+                                                      {Pool::dkv, 2, 12, 48},
+                                                      {Pool::q, 6, 5, 10},
+                                                      {Pool::state, 6, 9, 36},
+                                                      {Pool::output, 6, 8, 18},
+                                                      {Pool::dout, 6, 9, 22},
+                                                      {Pool::dq, 6, 5, 20}}) {
+        BOOST_TEST_CONTEXT(to_string(pool)) {
+            BOOST_TEST(heads_of(problem, pool) == heads);
+            BOOST_TEST(width(problem, pool) == numbers);
+            BOOST_TEST(schedule->token_bytes(pool, 0) == bytes);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(inputs_sums_and_rows_are_those_of_attention) {
+    for (const auto& pool : pool_table) {
+        BOOST_TEST_CONTEXT(pool.name) {
+            const auto which = pool.pool;
+            BOOST_TEST(is_input(which) ==
+                       (which == Pool::kv || which == Pool::q || which == Pool::dout || which == Pool::latent));
+            BOOST_TEST(pool.sum ==
+                       (which == Pool::state || which == Pool::dq || which == Pool::dkv || which == Pool::dlatent));
+            BOOST_TEST(!of_rows(which) ==
+                       (which == Pool::kv || which == Pool::dkv || which == Pool::latent || which == Pool::dlatent));
+            BOOST_TEST(pool.tensors().size() >= 1u);
+        }
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

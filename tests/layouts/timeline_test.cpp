@@ -1,4 +1,4 @@
-#include "layouts/timeline/timeline.hpp"
+#include "layouts/program/timeline.hpp"
 
 #include "tests/layouts/cases.hpp"
 

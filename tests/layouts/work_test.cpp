@@ -82,21 +82,6 @@ BOOST_AUTO_TEST_CASE(a_key_counter_counts_the_positions_below_another) {
     }
 }
 
-BOOST_DATA_TEST_CASE(visible_pairs_are_those_of_the_elementwise_definition,
-                     data::make(mask_specs()) * data::make(layout_specs()), mask_spec, layout_spec) {
-    for (const int ranks : rank_counts()) {
-        if (!runs_in_this_build(8)) continue;
-        const auto [mask, layout] = make_case(mask_spec, layout_spec, ranks);
-        for (int owner = 0; owner < ranks; ++owner) {
-            const KeyCounter keys(layout.shard(owner));
-            for (int rank = 0; rank < ranks; ++rank) {
-                const auto expected = count_visible(mask, layout.positions(rank), layout.positions(owner));
-                BOOST_TEST(visible_pairs(mask, layout.shard(rank), keys) == expected);
-            }
-        }
-    }
-}
-
 BOOST_AUTO_TEST_CASE(visible_pairs_hold_for_random_masks_and_runs) {
     std::mt19937_64 random(12);
     const int trials = trials_in_this_build(3000, 8);

@@ -1,6 +1,6 @@
 #include "reference/ranks/transport.hpp"
 #include "tests/error_of.hpp"
-#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/layouts/mask_oracles.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include "reference/error/deviations.hpp"

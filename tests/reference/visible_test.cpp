@@ -1,7 +1,7 @@
 // Which keys a row sees is read off the results: without scores each row's o is the mean of the values that it sees,
 // and with the identity for V and dO every pair has a place of its own in o and in dV.
 
-#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/layouts/mask_oracles.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include "reference/attention/dense.hpp"

@@ -1,5 +1,5 @@
 #include "sim/cost/cost.hpp"
-#include "layouts/tiling/launch_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 #include "scenario.hpp"
 #include "sim/tiles/list_scheduling.hpp"
 

@@ -1,4 +1,4 @@
-#include "layouts/walk/op_window.hpp"
+#include "layouts/program/walk.hpp"
 #include "scenario.hpp"
 
 #include <boost/test/data/test_case.hpp>

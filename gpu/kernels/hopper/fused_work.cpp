@@ -9,7 +9,7 @@
 #include "gpu/kernels/launch_params.hpp"
 #include "layouts/basics/counts.hpp"
 #include "layouts/basics/require.hpp"
-#include "layouts/tiling/work_tile_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 
 #include <algorithm>
 #include <array>

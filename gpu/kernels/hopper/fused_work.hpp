@@ -3,7 +3,7 @@
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/kernels/fused_work.hpp"
 #include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
-#include "layouts/tiling/work_tile_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 
 #include <vector>
 

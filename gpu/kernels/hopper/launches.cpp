@@ -9,7 +9,7 @@
 #include "gpu/kernels/hopper/ptx/tensor_map.hpp"
 #include "gpu/kernels/launch_params.hpp"
 #include "layouts/basics/require.hpp"
-#include "layouts/tiling/launch_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 
 #include "gpu/kernels/common/dropout_params.hpp"
 #include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
-#include "layouts/tiling/work_tile_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 
 #include <cuda.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/tiling/work_tile_order.hpp"
+#include "layouts/layouts/launch_order.hpp"
 
 namespace ringlab::gpu::hopper {
 

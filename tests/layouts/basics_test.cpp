@@ -1,3 +1,4 @@
+#include "layouts/basics/ring_group.hpp"
 #include "layouts/basics/typed_names.hpp"
 #include "layouts/schedules/schedule.hpp"
 
@@ -8,6 +9,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <ostream>
+#include <set>
 
 using namespace ringlab::layouts;
 using namespace ringlab::layouts::testing;
@@ -67,7 +69,7 @@ const std::vector<BadCase> bad_counts{
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(registry)
+BOOST_AUTO_TEST_SUITE(basics)
 
 BOOST_AUTO_TEST_CASE(a_spec_is_a_name_and_arguments_after_the_first_colon) {
     const auto check = [](const char* text, const char* name, const char* arguments) {
@@ -201,6 +203,38 @@ BOOST_AUTO_TEST_CASE(a_file_does_not_name_another_file) {
 BOOST_AUTO_TEST_CASE(an_error_is_one_line_whatever_it_quotes) {
     BOOST_TEST(error_of([] { parse_count("1\n2\r\t\x1b[31m", "N", 0); }) ==
                "N is '1 2   [31m'; it must be a whole number of at least 0");
+}
+
+BOOST_AUTO_TEST_CASE(three_rings_of_two_lie_in_a_world_of_six) {
+    const auto ranks = [](RingGroup::Placement placement, int replica) {
+        const RingGroup group{.ring = 2, .replicas = 3, .placement = placement};
+        return std::vector<int>{group.global_rank(replica, 0), group.global_rank(replica, 1)};
+    };
+    BOOST_TEST(ranks(RingGroup::Placement::consecutive, 0) == (std::vector<int>{0, 1}),
+               boost::test_tools::per_element());
+    BOOST_TEST(ranks(RingGroup::Placement::consecutive, 2) == (std::vector<int>{4, 5}),
+               boost::test_tools::per_element());
+    BOOST_TEST(ranks(RingGroup::Placement::strided, 0) == (std::vector<int>{0, 3}), boost::test_tools::per_element());
+    BOOST_TEST(ranks(RingGroup::Placement::strided, 2) == (std::vector<int>{2, 5}), boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(every_global_rank_is_one_ring_rank_of_one_replica,
+                     data::make({1, 2, 3, 8}) * data::make({1, 2, 5}) * data::make({false, true}), ring, replicas,
+                     strided) {
+    const RingGroup group{.ring = ring,
+                          .replicas = replicas,
+                          .placement = strided ? RingGroup::Placement::strided : RingGroup::Placement::consecutive};
+    BOOST_TEST(group.world() == ring * replicas);
+    std::set<int> seen;
+    for (int replica = 0; replica < replicas; ++replica)
+        for (int rank = 0; rank < ring; ++rank) {
+            const int global = group.global_rank(replica, rank);
+            BOOST_TEST((0 <= global && global < group.world()));
+            BOOST_TEST(group.ring_rank(global) == rank);
+            BOOST_TEST(group.replica(global) == replica);
+            seen.insert(global);
+        }
+    BOOST_TEST(static_cast<int>(seen.size()) == group.world());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,4 +1,4 @@
-#include "layouts/schedules/latent.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <algorithm>
 
@@ -22,10 +22,9 @@ std::string travelling(std::string channel) {
 /// K and V become operations on the latent, and an attend gets an expand before it and a compress after it.
 class LatentSchedule : public Schedule {
 public:
-    LatentSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                   std::unique_ptr<Schedule> keys)
-        : Schedule(problem, mask, layout, options), keys_(std::move(keys)) {
-        std::int64_t tokens = layout.largest_shard();
+    LatentSchedule(const ScheduleInput& input, std::unique_ptr<Schedule> keys)
+        : Schedule(input), keys_(std::move(keys)) {
+        std::int64_t tokens = layout().largest_shard();
         int heads = query_heads().count();
         const bool travels = std::ranges::any_of(keys_->channels(), [](const std::string& name) {
             return name.find(to_string(Pool::kv)) != std::string::npos;
@@ -37,9 +36,9 @@ public:
         }
         require(travels,
                 "schedule {} does not send K and V, so a latent would not travel; give {}:{} to expand it at its owner",
-                options.schedule, expanded_schedule_name, options.schedule);
+                options().schedule, expanded_schedule_name, options().schedule);
         add_slots(Pool::kv, 1, heads, tokens);
-        if (options.pass == Pass::backward) add_slots(Pool::dkv, 1, heads, tokens);
+        if (options().pass == Pass::backward) add_slots(Pool::dkv, 1, heads, tokens);
         for (int block = blocks(); block < keys_->blocks(); ++block) {
             const auto runs = keys_->block(block);
             add_block({runs.begin(), runs.end()});
@@ -112,11 +111,69 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Schedule> make_latent_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
-                                               const ScheduleOptions& options) {
+std::unique_ptr<Schedule> make_latent_schedule(const ScheduleInput& input) {
+    const auto& [problem, mask, layout, options] = input;
     problem.validate();
-    return std::make_unique<LatentSchedule>(problem, mask, layout, options,
-                                            make_schedule(problem.with_latent_as_key(), mask, layout, options));
+    return std::make_unique<LatentSchedule>(input, make_schedule(problem.with_latent_as_key(), mask, layout, options));
 }
+
+namespace {
+
+/// Wraps another schedule: before it every rank expands K and V of all heads from its own latent, and after a backward
+/// pass compresses dK and dV to the latent's gradient. This is multi-head latent attention in which K and V travel.
+class ExpandedSchedule : public Schedule {
+public:
+    ExpandedSchedule(const ScheduleInput& input, std::unique_ptr<Schedule> inner)
+        : Schedule(input), inner_(std::move(inner)) {
+        require(!inner_->fetches(),
+                "schedule {} reads K and V of other ranks, which may not have expanded them yet; give {}, in which the "
+                "latent travels",
+                inner_->options().schedule, inner_->options().schedule);
+        expand_at_owner();
+        for (const auto& group : inner_->slots())
+            add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
+        for (int block = blocks(); block < inner_->blocks(); ++block) {
+            const auto runs = inner_->block(block);
+            add_block({runs.begin(), runs.end()});
+        }
+        set_channels(inner_->channels());
+    }
+
+    Ops ops(int rank) const override {
+        const auto own = part(rank, kv_heads());
+        const OpIndex expanded = co_yield expand(0, own, 0, 0);
+        Op compression = compress(0, own, 0, 0, 0);
+        auto stream = inner_->ops(rank);
+        while (const auto* made = stream.next()) {
+            Op op = *made;
+            for (int i = 0; i < op.after_count; ++i) ++op.after_storage[static_cast<std::size_t>(i)];
+            if (op.kind == OpKind::send && op.pool == Pool::kv && op.slot() == 0) op.run_after(expanded);
+            const auto index = co_yield op;
+            if (op.kind == OpKind::receive && op.pool == Pool::dkv && op.slot() == 0) compression.run_after(index);
+            compression.step = std::max(compression.step, op.step);
+        }
+        if (options().pass == Pass::backward) co_yield compression;
+    }
+
+private:
+    std::unique_ptr<Schedule> inner_;
+};
+
+const ScheduleRegistration registered_expanded(
+    expanded_schedule_name, "expanded:SCHEDULE",
+    "with --latent: K and V are expanded from the latent at their owner and travel by SCHEDULE; their gradients are "
+    "compressed after it",
+    {"expanded:ring"}, [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+        const auto& [problem, mask, layout, options] = input;
+        require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent",
+                arguments.empty() ? "SCHEDULE" : arguments);
+        require(!arguments.empty() && Spec::parse(arguments).name != expanded_schedule_name,
+                "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");
+        auto inner = options;
+        inner.schedule = arguments;
+        return std::make_unique<ExpandedSchedule>(input, make_schedule(problem.expanded(), mask, layout, inner));
+    });
+
+}  // namespace
 
 }  // namespace ringlab::layouts

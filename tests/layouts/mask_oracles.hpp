@@ -5,12 +5,10 @@
 #include <map>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 /// Who sees whom, said a second time: element by element, from the sentence that --list prints of a mask, without
-/// anything of layouts/. Each mask has a file oracle_NAME.cpp here, which CMake finds by its name; '-' of the mask is
-/// '_' in the file.
+/// anything of layouts/. A new mask is one more entry of the table in mask_oracles.cpp.
 namespace ringlab::mask_oracles {
 
 using Token = std::int64_t;
@@ -31,14 +29,6 @@ struct Oracle {
     Arguments random_arguments;
     MakeTerm term;
 };
-
-/// Adds the oracle of the mask that a file is named after.
-struct OracleRegistration {
-    OracleRegistration(std::string_view file, std::string sentence, Arguments random_arguments, MakeTerm term);
-};
-
-/// Of masks that take none.
-std::string no_arguments(Random& random, Token tokens);
 
 /// By the masks' names.
 const std::map<std::string, Oracle>& oracles();

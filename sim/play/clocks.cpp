@@ -63,13 +63,13 @@ bool power_limits_clocks(const layouts::Schedule& schedule, const Machine& machi
     return options.clock == Clock::sustained && std::isfinite(attention_cost(machine, schedule).power_flops);
 }
 
-std::vector<double> find_sustained_clocks(std::size_t ranks, const SimOptions& options,
+std::vector<double> find_sustained_clocks(std::span<const double> powers, const SimOptions& options,
                                           const std::function<PlayedPass(const std::vector<double>&)>& play) {
-    std::vector<double> clocks(ranks, 1);
+    std::vector<double> clocks(powers.size(), 1);
     constexpr int rounds = 2;
     for (int round = 0; round < rounds; ++round) {
         const auto found = play(clocks);
-        auto next = clocks_within_power(found.prediction, clocks, found.flop, found.powers, options);
+        auto next = clocks_within_power(found.prediction, clocks, found.flop, powers, options);
         if (next == clocks) break;
         clocks = std::move(next);
     }

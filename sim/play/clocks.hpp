@@ -27,19 +27,19 @@ std::vector<double> clocks_within_power(const Prediction& prediction, std::span<
 std::vector<double> sustained_flops_by_rank(const layouts::Schedule& schedule, const Machine& machine,
                                             const Topology& topology, int ranks);
 
-/// A pass played at given clocks. FLOP and powers by rank, as clocks_within_power() takes them.
+/// A pass played at given clocks. FLOP by rank, as clocks_within_power() takes them.
 struct PlayedPass {
     Prediction prediction;
-    std::vector<double> flop, powers;
+    std::vector<double> flop;
 };
 
 /// Whether power determines the clocks: sustained clocks are asked for, and the machine's power is limited.
 bool power_limits_clocks(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 
-/// Clocks of `ranks` ranks at which they use the power that there is. Calls `play` with clocks to get the pass at
-/// these, first at full clock: clocks depend on how busy ranks are, which depends a little on the clocks. Stops early
-/// if power limits no rank.
-std::vector<double> find_sustained_clocks(std::size_t ranks, const SimOptions& options,
+/// Clocks of ranks at which they use the power that there is, sustained_flops_by_rank(). Calls `play` with clocks to
+/// get the pass at these, first at full clock: clocks depend on how busy ranks are, which depends a little on the
+/// clocks. Stops early if power limits no rank.
+std::vector<double> find_sustained_clocks(std::span<const double> powers, const SimOptions& options,
                                           const std::function<PlayedPass(const std::vector<double>&)>& play);
 
 }  // namespace ringlab::sim

@@ -46,11 +46,6 @@ public:
     /// FLOP of the tiles that the rank computes.
     double computed_flop() const { return computed_flop_; }
 
-    /// FLOP/s that the rank's GPU could sustain at the clock of the calibration.
-    double power(const Machine& machine) const {
-        return sustained_flops_by_rank(schedule_, machine, cost_.topology(), id_ + 1).back();
-    }
-
 private:
     friend class layouts::Walk<RecurrenceOfRank>;
     friend class IssuedWalk<RecurrenceOfRank>;
@@ -223,14 +218,19 @@ OneRank play_one_rank(const Schedule& schedule, const Machine& machine, const Si
         RecurrenceOfRank recurrence(schedule, machine, options, rank, clock, tiles);
         found = recurrence.run();
         found_at = clock;
-        PlayedPass pass{{}, {recurrence.computed_flop()}, {recurrence.power(machine)}};
+        PlayedPass pass{{}, {recurrence.computed_flop()}};
         pass.prediction.makespan = layouts::to_picoseconds(found.seconds);
         pass.prediction.ranks.emplace_back().compute = layouts::to_picoseconds(found.compute);
         return pass;
     };
     double clock = 1;
-    if (power_limits_clocks(schedule, machine, options))
-        clock = find_sustained_clocks(1, options, [&](const auto& clocks) { return play(clocks.front()); }).front();
+    if (power_limits_clocks(schedule, machine, options)) {
+        const Topology topology(schedule.ranks() * options.replicas, machine, options);
+        const auto powers = sustained_flops_by_rank(schedule, machine, topology, rank + 1);
+        clock = find_sustained_clocks({&powers.back(), 1}, options, [&](const auto& clocks) {
+                    return play(clocks.front());
+                }).front();
+    }
     if (clock != found_at) play(clock);
     return found;
 }

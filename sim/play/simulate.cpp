@@ -36,7 +36,7 @@ private:
         Simulation simulation(schedule_, machine_, options, clocks, tiles_);
         auto prediction = simulation.run();
         if (!prediction) return {};
-        return PlayedPass{*std::move(prediction), simulation.flop(), simulation.powers()};
+        return PlayedPass{*std::move(prediction), simulation.flop()};
     }
 
     const layouts::Schedule& schedule_;
@@ -89,8 +89,9 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
         return prediction;
     }
     std::pair<std::vector<double>, Prediction> last;
-    const auto ranks = static_cast<std::size_t>(schedule.ranks()) * static_cast<std::size_t>(options.replicas);
-    const auto clocks = find_sustained_clocks(ranks, options, [&](const std::vector<double>& at) {
+    const auto ranks = schedule.ranks() * options.replicas;
+    const auto powers = sustained_flops_by_rank(schedule, machine, Topology(ranks, machine, options), ranks);
+    const auto clocks = find_sustained_clocks(powers, options, [&](const std::vector<double>& at) {
         auto found = player.play(at, false);
         last = {at, found.prediction};
         return found;

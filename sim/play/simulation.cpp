@@ -1,7 +1,6 @@
 #include "sim/play/simulation.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "sim/play/clocks.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -40,13 +39,9 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
         admission_.emplace(cost_, machine, pass);
 }
 
-std::vector<double> Simulation::powers() const {
-    return of_all(sustained_flops_by_rank(schedule_, machine_, cost_.topology(), fold_.played()));
-}
-
-std::vector<double> Simulation::of_all(const std::vector<double>& played) const {
-    std::vector<double> all(played.empty() ? 0 : static_cast<std::size_t>(cost_.ranks()));
-    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = played[rank % played.size()];
+std::vector<double> Simulation::flop() const {
+    std::vector<double> all(flop_.empty() ? 0 : static_cast<std::size_t>(cost_.ranks()));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = flop_[rank % flop_.size()];
     return all;
 }
 

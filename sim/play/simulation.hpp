@@ -75,19 +75,13 @@ public:
     std::optional<Prediction> run();
 
     /// FLOP of the tiles that each rank computes; counted only for the sustained clock.
-    std::vector<double> flop() const { return of_all(flop_); }
-
-    /// Power of each rank's GPU, in FLOP/s at the clock of the calibration.
-    std::vector<double> powers() const;
+    std::vector<double> flop() const;
 
 private:
     friend class layouts::Walk<Simulation>;
     friend class IssuedWalk<Simulation>;
 
     bool is_folded() const { return fold_.played() < cost_.ranks(); }
-
-    /// Values of all ranks, from those of the ranks that are simulated for them.
-    std::vector<double> of_all(const std::vector<double>& played) const;
 
     SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
     int query_heads() const { return static_cast<int>(schedule_.problem().query_heads); }

@@ -73,23 +73,6 @@ private:
     int pieces_;
 };
 
-/// Two ranks that both receive before they send.
-class BothWait : public TestSchedule {
-public:
-    explicit BothWait(const Schedule& like) : TestSchedule(like) {
-        set_channels({"K,V"});
-        add_slots(Pool::kv, 1, kv_heads().count(), layout().largest_shard());
-    }
-
-    Ops ops(int rank) const override {
-        const int peer = 1 - rank;
-        const auto arrival = co_yield transfer(OpKind::receive, 0, Pool::kv, 0, peer, keys_of(peer), 1);
-        auto op = transfer(OpKind::send, 0, Pool::kv, 0, peer, keys_of(rank), 0);
-        op.run_after(arrival);
-        co_yield op;
-    }
-};
-
 auto says(const std::string& text) {
     return [text](const Error& error) {
         BOOST_TEST_MESSAGE(error.what());
@@ -135,12 +118,6 @@ BOOST_AUTO_TEST_CASE(more_channels_than_the_event_queue_has_room_for_are_refused
     const PiecewiseGather schedule(*Scenario{}.schedule(), 16);
     BOOST_CHECK_EXCEPTION(simulate(schedule, busy_machine(), {}), Error,
                           says("has 16 channels; the simulator has room for 15"));
-}
-
-BOOST_AUTO_TEST_CASE(a_schedule_whose_transfers_wait_for_each_other_is_refused) {
-    const BothWait schedule(*Scenario{.ranks = 2}.schedule());
-    BOOST_CHECK_EXCEPTION(simulate(schedule, busy_machine(), rate_options()), Error,
-                          says("cannot be finished: operation 1 of rank 0 (send, peer 1) waits for ever"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

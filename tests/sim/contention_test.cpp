@@ -71,28 +71,6 @@ BOOST_AUTO_TEST_CASE(fetches_of_one_owner_share_its_egress) {
     BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == bytes * 1000);
 }
 
-BOOST_AUTO_TEST_CASE(ports_of_a_host_are_shared_by_its_gpus) {
-    // A ring over 2 hosts x 4 GPUs crosses between hosts twice; with blocks that ring 4 away, every GPU crosses.
-    Scenario scenario{
-        .ranks = 8, .tokens_per_rank = 64, .layout = "striped", .mask = "full", .algorithm = "all-gather"};
-    const auto schedule = scenario.schedule();
-    Machine machine;
-    machine.hosts = 2;
-    machine.gpus_per_host = 4;
-    machine.between_hosts.link_bytes_per_second = 1e9;
-    const auto bytes = block_bytes(*schedule, 0);
-    machine.nics_per_host = 4;
-    // Every GPU sends 4 blocks to the other host through its own port, one after another.
-    const auto own = simulate(*schedule, machine, rate_options());
-    BOOST_TEST(own.makespan >= 4 * bytes * 1000);
-    machine.nics_per_host = 1;
-    // All four through one port: 16 blocks.
-    const auto shared = simulate(*schedule, machine, rate_options());
-    // Speeds are held as float, and each of the 16 flows is rounded to a picosecond at every change.
-    BOOST_TEST(double(shared.makespan) >= 16 * double(bytes) * 1000 * (1 - 1e-6));
-    BOOST_TEST(shared.makespan > 2 * own.makespan);
-}
-
 BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_sms) {
     // Rank 1 starts late; the send and receive kernels of rank 0 wait for it on 2 of 8 multiprocessors each, and its
     // compute runs at (8 - 4) / 8 meanwhile. Transfers themselves take no time.

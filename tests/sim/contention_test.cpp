@@ -1,4 +1,5 @@
 #include "scenario.hpp"
+#include "sim/machine/topology.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -8,6 +9,7 @@ using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
+using ringlab::layouts::Schedule;
 
 // What shares a resource on a described machine, one effect at a time.
 
@@ -103,6 +105,182 @@ BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
     options = {};
     options.placement = {0, 1, 2, 2};
     BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// Leaf switches and the spine above them. Compute takes no time: a ring of P ranks that all hop in T ends after (P - 1)
+// T.
+
+namespace {
+
+constexpr double giga = 1e9;
+
+/// Hosts of one GPU and one port each, in leaves of `hosts_per_leaf`; a port does 1 GB/s.
+Machine network(int hosts, int hosts_per_leaf, double oversubscription) {
+    Machine machine;
+    machine.hosts = hosts;
+    machine.gpus_per_host = 1;
+    machine.between_hosts.link_bytes_per_second = giga;
+    machine.network = {.hosts_per_leaf = hosts_per_leaf, .oversubscription = oversubscription};
+    return machine;
+}
+
+/// Hops are in picoseconds as long as blocks are in bytes, times 1000.
+Picoseconds hop(const Schedule& schedule) { return 1000 * block_bytes(schedule, 0); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(network_of_leaves)
+
+BOOST_AUTO_TEST_CASE(a_hop_between_leaves_takes_as_many_times_as_long_as_they_are_oversubscribed) {
+    const Scenario scenario{.ranks = 6, .mask = "full"};
+    const auto schedule = scenario.schedule();
+    for (const int oversubscription : {1, 2, 4}) {
+        // Every host a leaf of its own.
+        auto machine = network(6, 1, oversubscription);
+        BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 5 * oversubscription * hop(*schedule));
+        machine.between_hosts.latency_seconds = 2e-6;
+        machine.network.spine_latency_seconds = 3e-6;
+        BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan ==
+                   5 * (oversubscription * hop(*schedule) + 5000000));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_ring_that_leaves_each_leaf_once_shares_its_links_up_with_nobody) {
+    // Two leaves of four hosts. In order, one of four ports' flows goes up: 4:1 oversubscribed is just enough. Placed
+    // from leaf to leaf in turns, all four do, and each has a quarter.
+    const Scenario scenario{.ranks = 8, .mask = "full"};
+    const auto schedule = scenario.schedule();
+    const auto machine = network(8, 4, 4);
+    BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 7 * hop(*schedule));
+    auto options = rate_options();
+    options.placement = {0, 4, 1, 5, 2, 6, 3, 7};
+    BOOST_TEST(simulate(*schedule, machine, options).makespan == 7 * 4 * hop(*schedule));
+    // With everything to itself a flow has all links up.
+    options.sharing = false;
+    BOOST_TEST(simulate(*schedule, machine, options).makespan == 7 * hop(*schedule));
+}
+
+BOOST_AUTO_TEST_CASE(rails_keep_what_goes_from_port_i_to_port_i_off_the_spine) {
+    // Two hosts of two GPUs with a port each. In order, GPU 1 sends to GPU 2 and GPU 3 to GPU 0, both from rail 1 to
+    // rail 0: its links up do 2 ports / 8, an eighth of a port each. Backwards through the second host, GPU 1 sends to
+    // GPU 3 and GPU 2 to GPU 0, each on one rail.
+    const Scenario scenario{.ranks = 4, .mask = "full"};
+    const auto schedule = scenario.schedule();
+    auto machine = network(2, 2, 8);
+    machine.gpus_per_host = machine.nics_per_host = 2;
+    machine.network.leaves = Network::Leaves::rails;
+    BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 3 * 8 * hop(*schedule));
+    auto options = rate_options();
+    options.placement = {0, 1, 3, 2};
+    BOOST_TEST(simulate(*schedule, machine, options).makespan == 3 * hop(*schedule));
+    // A fat tree has both hosts on one leaf.
+    machine.network.leaves = Network::Leaves::hosts;
+    BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 3 * hop(*schedule));
+}
+
+BOOST_AUTO_TEST_CASE(routes_follow_hosts_leaves_and_rails) {
+    Machine machine;
+    machine.hosts = 4;
+    machine.gpus_per_host = 4;
+    machine.nics_per_host = 2;  // GPUs 0 and 1 of a host on port 0, 2 and 3 on port 1
+    const auto route = [&](int source, int destination) {
+        return Topology(16, machine, {}).route(source, destination);
+    };
+    BOOST_TEST((route(0, 3) == Route::inside_host));
+    BOOST_TEST((route(0, 15) == Route::leaf));  // one switch
+    machine.network.hosts_per_leaf = 2;
+    BOOST_TEST((route(0, 7) == Route::leaf));
+    BOOST_TEST((route(7, 8) == Route::spine));
+    machine.network.leaves = Network::Leaves::rails;
+    BOOST_TEST((route(0, 5) == Route::leaf));
+    BOOST_TEST((route(0, 6) == Route::spine));
+    BOOST_TEST((route(2, 7) == Route::leaf));
+    BOOST_TEST((route(2, 10) == Route::spine));
+    // Ports of the whole machine, and leaves: two groups of hosts with a rail for each port.
+    const Topology topology(16, machine, {});
+    BOOST_TEST(topology.port(6) == 3);
+    BOOST_TEST(topology.leaf(6) == 1);
+    BOOST_TEST(topology.leaf(8) == 2);
+    BOOST_TEST(topology.hosts() == 4);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// Several rings side by side on one machine.
+
+BOOST_AUTO_TEST_SUITE(replicas)
+
+BOOST_AUTO_TEST_CASE(rings_that_share_nothing_each_take_what_one_takes) {
+    std::mt19937 bits(12);
+    auto machine = busy_machine();
+    machine.hosts = 1;
+    machine.gpus_per_host = 48;
+    for (int trial = 0; trial < 60; ++trial) {
+        const auto scenario = random_scenario(bits);
+        const auto schedule = scenario.schedule();
+        SimOptions options;
+        options.trace = true;
+        const auto one = simulate(*schedule, machine, options);
+        options.replicas = 3;
+        const auto three = simulate(*schedule, machine, options);
+        const auto ranks = static_cast<std::size_t>(scenario.ranks), spans = one.timeline.spans.size();
+        BOOST_TEST_CONTEXT(scenario.describe()) {
+            BOOST_REQUIRE_EQUAL(three.ranks.size(), 3 * ranks);
+            BOOST_REQUIRE_EQUAL(three.timeline.spans.size(), 3 * spans);
+            for (std::size_t i = 0; i < 3 * spans; ++i) {
+                const auto &a = one.timeline.spans[i % spans], &b = three.timeline.spans[i];
+                const auto first = static_cast<int>(i / spans * ranks);
+                BOOST_REQUIRE_EQUAL(b.rank, first + a.rank);
+                BOOST_REQUIRE_EQUAL(b.peer, a.peer < 0 ? a.peer : first + a.peer);
+                BOOST_REQUIRE_EQUAL(b.begin, a.begin);
+                BOOST_REQUIRE_EQUAL(b.end, a.end);
+            }
+            BOOST_TEST(three.makespan == one.makespan);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(rings_from_host_to_host_share_the_ports_of_hosts) {
+    // Hosts of 4 GPUs, 4 rings with a rank on each host: every hop goes through a port, which 4 / ports rings share.
+    const Scenario scenario{.ranks = 6, .mask = "full"};
+    const auto schedule = scenario.schedule();
+    Machine machine;
+    machine.hosts = 6;
+    machine.gpus_per_host = 4;
+    machine.between_hosts.link_bytes_per_second = 1e9;
+    const auto hop = 1000 * block_bytes(*schedule, 0);
+    auto options = rate_options();
+    options.replicas = 4;
+    for (int ring = 0; ring < 4; ++ring)
+        for (int rank = 0; rank < 6; ++rank) options.placement.push_back(4 * rank + ring);
+    for (const int ports : {1, 2, 4}) {
+        machine.nics_per_host = ports;
+        BOOST_TEST(simulate(*schedule, machine, options).makespan == 5 * (4 / ports) * hop);
+    }
+    // In order most hops stay inside hosts, where they take no time. Of the rings of 6 ranks, two begin in the middle
+    // of a host and cross to others twice, two begin with one and cross twice as well; each port carries two rings at
+    // the most, 5 blocks of each.
+    options.placement.clear();
+    machine.nics_per_host = 1;
+    BOOST_TEST(simulate(*schedule, machine, options).makespan == 5 * 2 * hop);
+}
+
+BOOST_AUTO_TEST_CASE(rings_that_do_not_fit_are_refused) {
+    const auto schedule = Scenario{}.schedule();
+    Machine machine;
+    machine.gpus_per_host = 7;
+    auto options = rate_options();
+    options.replicas = 2;
+    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
+    machine.gpus_per_host = 8;
+    BOOST_CHECK_NO_THROW(simulate(*schedule, machine, options));
+    options.placement = {0, 1, 2, 3};
+    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
+    options.placement.clear();
+    options.replicas = 0;
+    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/device/device_buffer.hpp"
-#include "gpu/kernels/common/tile_shape.hpp"
+#include "gpu/kernels/common/tile_config.hpp"
 #include "layouts/problem/problem.hpp"
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "gpu/kernels/common/dropout_params.hpp"
-#include "gpu/kernels/common/drops_out.hpp"
 
 #include <cstdint>
 

@@ -18,4 +18,10 @@ struct Dropping : Params {
     DropoutParams dropout;
 };
 
+/// Parameters of kernels that drop p out.
+template <class Params>
+concept DropsOut = requires(const Params& params) {
+    params.dropout;
+};
+
 }  // namespace ringlab::gpu

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/elements/views.hpp"
-#include "gpu/kernels/common/tile_shape.hpp"
+#include "gpu/kernels/common/tile_config.hpp"
 
 #include <cuda_runtime_api.h>
 

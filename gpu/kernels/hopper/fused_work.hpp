@@ -2,7 +2,7 @@
 
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/kernels/fused_work.hpp"
-#include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
+#include "gpu/kernels/hopper/common/fused_launch.hpp"
 #include "layouts/layouts/launch_order.hpp"
 
 #include <vector>

@@ -1,4 +1,4 @@
-#include "gpu/kernels/common/chained_launch.cuh"
+#include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/elementwise_params.hpp"
 

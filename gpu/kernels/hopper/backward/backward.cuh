@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/common/chained_launch.cuh"
+#include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/hopper/backward/backward_consumer.cuh"
 #include "gpu/kernels/hopper/backward/backward_producer.cuh"
 #include "gpu/kernels/hopper/backward/backward_query_gradient.cuh"

@@ -3,8 +3,8 @@
 #include "gpu/kernels/common/dropout.cuh"
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/hopper/backward/backward_key_gradient.cuh"
-#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
-#include "gpu/kernels/hopper/ptx/wgmma.cuh"
+#include "gpu/kernels/hopper/common/bulk_copy.cuh"
+#include "gpu/kernels/hopper/common/wgmma.cuh"
 
 // The two warpgroups of the backward kernel that compute.
 //

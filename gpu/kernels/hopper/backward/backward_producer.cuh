@@ -2,7 +2,7 @@
 
 #include "gpu/kernels/common/tile.cuh"
 #include "gpu/kernels/hopper/backward/backward_shared.cuh"
-#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
+#include "gpu/kernels/hopper/common/bulk_copy.cuh"
 
 // Warp 0 of the backward kernel: loads K and V once, then Q, dO and the rows' statistics step by step.
 

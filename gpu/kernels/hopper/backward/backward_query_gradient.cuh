@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/hopper/backward/backward_shared.cuh"
-#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
+#include "gpu/kernels/hopper/common/bulk_copy.cuh"
 
 // Warps of the third warpgroup of the backward kernel that add the parts of dQ to global memory: in any order, or in a
 // fixed order that semaphores give (deterministic dQ).

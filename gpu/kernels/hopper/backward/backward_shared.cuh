@@ -1,13 +1,11 @@
 #pragma once
 
 #include "gpu/kernels/hopper/backward/backward.hpp"
-#include "gpu/kernels/hopper/backward/backward_config.hpp"
-#include "gpu/kernels/hopper/ptx/cluster.cuh"
-#include "gpu/kernels/hopper/ptx/mbarrier.cuh"
-#include "gpu/kernels/hopper/ptx/shared_access.cuh"
-#include "gpu/kernels/hopper/ptx/tensor_map.hpp"
-#include "gpu/kernels/hopper/work_tiles/fused_launch.cuh"
-#include "gpu/kernels/hopper/work_tiles/place.cuh"
+#include "gpu/kernels/hopper/common/cluster.cuh"
+#include "gpu/kernels/hopper/common/mbarrier.cuh"
+#include "gpu/kernels/hopper/common/shared_access.cuh"
+#include "gpu/kernels/hopper/common/tensor_map.hpp"
+#include "gpu/kernels/hopper/common/work_tiles.cuh"
 
 // What the warps of the backward kernel share: parameters, shared memory and its barriers, and the work of a thread
 // block.

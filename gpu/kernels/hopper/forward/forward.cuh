@@ -2,7 +2,7 @@
 
 #include "gpu/kernels/common/clusters.hpp"
 #include "gpu/kernels/common/launch.cuh"
-#include "gpu/kernels/hopper/forward/forward_config.hpp"
+#include "gpu/kernels/hopper/forward/forward.hpp"
 #include "gpu/kernels/hopper/forward/forward_consumer.cuh"
 #include "gpu/kernels/hopper/forward/forward_producer.cuh"
 

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "gpu/kernels/common/dropout.cuh"
+#include "gpu/kernels/hopper/common/mbarrier.cuh"
+#include "gpu/kernels/hopper/common/shared_access.cuh"
+#include "gpu/kernels/hopper/common/wgmma.cuh"
 #include "gpu/kernels/hopper/forward/forward_rows.cuh"
 #include "gpu/kernels/hopper/forward/forward_shared.cuh"
-#include "gpu/kernels/hopper/ptx/mbarrier.cuh"
-#include "gpu/kernels/hopper/ptx/shared_access.cuh"
-#include "gpu/kernels/hopper/ptx/wgmma.cuh"
 
 namespace ringlab::gpu::hopper {
 

@@ -1,11 +1,10 @@
 #pragma once
 
+#include "gpu/kernels/hopper/common/bulk_copy.cuh"
+#include "gpu/kernels/hopper/common/shared_access.cuh"
+#include "gpu/kernels/hopper/common/work_tiles.cuh"
 #include "gpu/kernels/hopper/forward/forward.hpp"
 #include "gpu/kernels/hopper/forward/forward_shared.cuh"
-#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
-#include "gpu/kernels/hopper/ptx/shared_access.cuh"
-#include "gpu/kernels/hopper/work_tiles/fused_launch.cuh"
-#include "gpu/kernels/hopper/work_tiles/place.cuh"
 
 namespace ringlab::gpu::hopper {
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "gpu/kernels/common/tile.cuh"
+#include "gpu/kernels/hopper/common/shared_access.cuh"
 #include "gpu/kernels/hopper/forward/forward.hpp"
 #include "gpu/kernels/hopper/forward/forward_shared.cuh"
-#include "gpu/kernels/hopper/ptx/shared_access.cuh"
 
 namespace ringlab::gpu::hopper {
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/hopper/ptx/cluster.cuh"
+#include "gpu/kernels/hopper/common/cluster.cuh"
+#include "gpu/kernels/hopper/common/work_tiles.cuh"
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
-#include "gpu/kernels/hopper/work_tiles/fused_launch.cuh"
 
 // How the launches of a MergingLaunch's peers exchange rows and results. Each stores pairs in the memory of the other:
 // four bytes of data, and the number of the launch. A pair is stored and loaded as one, so whoever finds the number has

@@ -2,10 +2,9 @@
 
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/hopper/ptx/cluster.cuh"
+#include "gpu/kernels/hopper/common/cluster.cuh"
 #include "gpu/kernels/hopper/split_kv/exchange.cuh"
 #include "gpu/kernels/hopper/split_kv/split_kv.hpp"
-#include "gpu/kernels/hopper/split_kv/split_kv_config.hpp"
 
 #include <type_traits>
 

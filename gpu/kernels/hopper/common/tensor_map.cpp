@@ -1,4 +1,4 @@
-#include "gpu/kernels/hopper/ptx/tensor_map.hpp"
+#include "gpu/kernels/hopper/common/tensor_map.hpp"
 
 #include "gpu/device/driver.hpp"
 #include "layouts/basics/require.hpp"

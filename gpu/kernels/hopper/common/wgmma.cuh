@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/hopper/ptx/mbarrier.cuh"
+#include "gpu/kernels/hopper/common/mbarrier.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -33,7 +33,7 @@ struct Operand {
     std::uint64_t bits;
 
     /// The tile at `address` with `rows` rows in all, or the part of it that starts at row `first_row`, a multiple of 8
-    /// (rows_summed: of 16; this may be done by after_rows(), too).
+    /// (rows_summed: of 16).
     __device__ Operand(std::uint32_t address, int rows, int first_row = 0) {
         constexpr std::uint64_t group_bytes = 1024;  // 8 rows of 128 bytes
         constexpr std::uint64_t swizzle_128 = 1;
@@ -60,13 +60,6 @@ struct Operand {
     __device__ Operand after_columns(int count) const {
         Operand next = *this;
         next.bits += static_cast<std::uint64_t>(count) * 2 >> 4;
-        return next;
-    }
-
-    /// The same tile, `count` rows further down, a multiple of 8.
-    __device__ Operand after_rows(int count) const {
-        Operand next = *this;
-        next.bits += static_cast<std::uint64_t>(count) * 128 >> 4;
         return next;
     }
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/hopper/ptx/mbarrier.cuh"
+#include "gpu/kernels/hopper/common/mbarrier.cuh"
 
 #include <cuda.h>
 

@@ -68,6 +68,16 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
     BOOST_TEST(error_of_edited([](int, Op& op) {
                    op.channel = op.transfers() ? 2 : 0;
                }).find("channel 2 of 1 channels") != std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) { op.run_after(0); }).find("it waits for operation 0, a later one") !=
+               std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   if (op.kind == OpKind::attend) op.slot(Pool::kv) = 0;
+               }).find("K,V slot 0 is that of block ") != std::string::npos);
+    // Blocks take turns in two slots; in one alone each would be overwritten while it is passed on.
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   if (op.slot(Pool::kv) > 0) op.slot(Pool::kv) = 1;
+                   op.after_count = 0;
+               }).find("nothing makes it wait for operation") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {

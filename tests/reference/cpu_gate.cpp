@@ -205,25 +205,6 @@ CpuOptions small_tiles() {
     return options;
 }
 
-EditedSchedule::EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit edit)
-    : Schedule(original->problem(), original->mask(), original->layout(), original->options()),
-      original_(std::move(original)),
-      edit_(std::move(edit)) {
-    set_channels(original_->channels());
-    for (const auto& group : original_->slots())
-        add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
-    for (int block = blocks(); block < original_->blocks(); ++block)
-        add_block({original_->block(block).begin(), original_->block(block).end()});
-}
-
-layouts::Ops EditedSchedule::ops(int rank) const {
-    auto stream = original_->ops(rank);
-    while (const auto* original = stream.next()) {
-        auto op = *original;
-        if (edit_(rank, op)) co_yield op;
-    }
-}
-
 namespace {
 
 class NeverEnding : public Transfer {

@@ -79,21 +79,6 @@ void check_gradient(const GateCase& c, const Inputs& inputs, Tensor Inputs::*ten
 /// Tiles so small and odd that shards of a dozen tokens have several.
 CpuOptions small_tiles();
 
-/// The operations of another schedule, changed on the way.
-class EditedSchedule : public layouts::Schedule {
-public:
-    /// `edit` changes an operation of a rank; it returns whether to keep it. Dropping one renumbers those behind it.
-    using Edit = std::function<bool(int rank, layouts::Op& op)>;
-
-    EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit edit);
-
-    layouts::Ops ops(int rank) const override;
-
-private:
-    std::unique_ptr<layouts::Schedule> original_;
-    Edit edit_;
-};
-
 /// Rank 1 computes for `milliseconds` at first.
 template <int milliseconds>
 class LongComputing : public WrappedTransport {

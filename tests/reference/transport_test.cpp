@@ -12,8 +12,6 @@
 namespace ringlab::reference::tests {
 namespace {
 
-using layouts::Op;
-using layouts::OpKind;
 using layouts::Pass;
 using ringlab::tests::error_of;
 
@@ -25,17 +23,6 @@ Bytes filled(std::size_t size, int value) { return Bytes(size, static_cast<std::
 
 void finish(Transport& transport, Transfer& transfer) {
     while (!transfer.ended()) transport.wait(patience);
-}
-
-/// The forward pass of a full ring with `edit` made to its operations; returns the error.
-std::string error_of_edited(const EditedSchedule::Edit& edit, int ranks = 4) {
-    const GateCase c{small_problem(48), "full", "contiguous", "ring", ranks};
-    const EditedSchedule schedule(schedule_of(c, Pass::forward), edit);
-    const auto inputs = random_inputs(c.problem, 21);
-    auto options = small_tiles();
-    options.timeout = patience;
-    ThreadWorld world({ranks, 1, {}});
-    return error_of([&] { run(world, schedule, nullptr, inputs, options); });
 }
 
 }  // namespace
@@ -214,62 +201,6 @@ BOOST_AUTO_TEST_CASE(a_peer_that_computes_is_waited_for_however_long_it_takes) {
 
 BOOST_AUTO_TEST_CASE(a_process_that_was_paused_has_not_waited_for_its_peers_meanwhile) {
     BOOST_TEST(error_of_ring_of<Paused>(2) == "(no error)");
-}
-
-// A schedule that breaks its own rules is refused before anything runs.
-
-BOOST_AUTO_TEST_CASE(an_operation_that_waits_for_itself_is_refused) {
-    const auto message = error_of_edited(
-        [](int, Op& op) {
-            op.run_after(0);
-            return true;
-        },
-        1);
-    BOOST_TEST(
-        contains(message, "rank 0: operation 0, attend to block 0, step 0: it waits for operation 0, a later one"),
-        message);
-}
-
-BOOST_AUTO_TEST_CASE(a_slot_that_holds_nothing_is_not_read) {
-    const auto message = error_of_edited([](int rank, Op& op) {
-        if (rank == 3 && op.kind == OpKind::attend && op.step == 1) op.slot(layouts::Pool::kv) = 1;
-        return true;
-    });
-    BOOST_TEST(contains(message, "K,V slot 1 is read"), message);
-}
-
-BOOST_AUTO_TEST_CASE(a_slot_that_holds_another_block_is_not_read) {
-    const auto message = error_of_edited([](int, Op& op) {
-        if (op.kind == OpKind::attend) op.slot(layouts::Pool::kv) = 0;
-        return true;
-    });
-    BOOST_TEST(contains(message, "K,V slot 0 is that of block "), message);
-}
-
-BOOST_AUTO_TEST_CASE(a_slot_in_flight_is_not_overwritten) {
-    const auto message = error_of_edited([](int, Op& op) {
-        // Blocks alternate between two slots; in one slot alone each would be overwritten while it is passed on.
-        if (op.slot(layouts::Pool::kv) > 0) op.slot(layouts::Pool::kv) = 1;
-        op.after_count = 0;
-        return true;
-    });
-    BOOST_TEST(contains(message, "nothing makes it wait for operation"), message);
-}
-
-BOOST_AUTO_TEST_CASE(a_message_that_is_not_as_long_as_the_schedule_says_is_an_error) {
-    const auto message = error_of_edited([](int, Op& op) {
-        op.bytes *= 2;
-        return true;
-    });
-    BOOST_TEST(contains(message, "bytes; its part has "), message);
-}
-
-BOOST_AUTO_TEST_CASE(a_slot_that_was_not_asked_for_does_not_exist) {
-    const auto message = error_of_edited([](int, Op& op) {
-        if (op.kind == OpKind::receive) op.slot(layouts::Pool::kv) = 7;
-        return true;
-    });
-    BOOST_TEST(contains(message, "it uses K,V slot 7, but the schedule asks for scratch slots 1..2"), message);
 }
 
 namespace {

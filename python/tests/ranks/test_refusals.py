@@ -81,6 +81,11 @@ def test_tokens_that_do_not_divide_are_told_what_python_can_do():
      lambda q, k, v: {"tensors": (torch.nested.nested_tensor([q[0], q[0]]), k, v)}),
     ("q has shape (32, 4, 8); without cu_seqlens it must be (batch, tokens, heads, head_dim)",
      lambda *tensors: {"tensors": [x[0] for x in tensors]}),
+    ("k is torch.float32, q is torch.float64; they must be equal", lambda q, k, v: {"tensors": (q, k.float(), v)}),
+    ("q lies on meta; ringlab computes on CPU and CUDA tensors", lambda q, k, v: {"tensors": (q.to("meta"), k, v)}),
+    ("v lies on meta; ringlab computes on CPU and CUDA tensors", lambda q, k, v: {"tensors": (q, k, v.to("meta"))}),
+    ("q is torch.float8_e5m2; ringlab computes in float64",
+     lambda q, k, v: {"tensors": (q.to(torch.float8_e5m2), k, v)}),
 ])
 def test_an_argument_that_only_one_rank_gets_wrong(message, change):
     refused(message if dist.get_rank() == 1 else f"rank 1 refuses the call: {message}", here=change)
@@ -147,12 +152,6 @@ def test_shards_of_different_lengths():
             here=lambda q, k, v: {"tensors": (q[:, :30], k[:, :30], v[:, :30])})
 
 
-def test_one_rank_with_a_tensor_that_is_no_use():
-    wrong = "k is torch.float32, q is torch.float64; they must be equal"
-    refused(wrong if dist.get_rank() == 1 else f"rank 1 refuses the call: {wrong}",
-            here=lambda q, k, v: {"tensors": (q, k.float(), v)})
-
-
 @pytest.mark.parametrize("message, change", [
     ("q is torch.int64; ringlab computes in float64, float32, bfloat16 or float16", lambda q, k, v: (q.long(), k, v)),
     ("k has 1 x 40 (batch x tokens), q has 1 x 32; they must be equal; a KV cache is not supported",
@@ -163,16 +162,6 @@ def test_one_rank_with_a_tensor_that_is_no_use():
 ])
 def test_tensors_that_are_no_attention(message, change):
     refused(message, change(*(shard(x) for x in GOOD)))
-
-
-@pytest.mark.parametrize("message, change", [
-    ("q lies on meta; ringlab computes on CPU and CUDA tensors", lambda q, k, v: (q.to("meta"), k, v)),
-    ("v lies on meta; ringlab computes on CPU and CUDA tensors", lambda q, k, v: (q, k, v.to("meta"))),
-    ("q is torch.float8_e5m2; ringlab computes in float64", lambda q, k, v: (q.to(torch.float8_e5m2), k, v)),
-])
-def test_one_rank_with_tensors_of_another_device_or_dtype(message, change):
-    refused(message if dist.get_rank() == 1 else f"rank 1 refuses the call: {message}",
-            here=lambda *tensors: {"tensors": change(*tensors)})
 
 
 def test_ranks_of_which_one_is_deterministic():

@@ -1,6 +1,6 @@
 #include "sim/cost/messages.hpp"
 
-#include "layouts/program/arrival_order.hpp"
+#include "layouts/program/rank_checks.hpp"
 
 namespace ringlab::sim {
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -13,14 +14,13 @@ namespace {
 
 // A handler may read these at any moment, so they are atomic and what they point to stays as it is.
 std::atomic<const char*> line_to_say{nullptr};
-std::array<std::atomic<const char*>, 16> files_to_remove{};
-
-std::atomic<pid_t> owner{0};
+std::atomic<int> uninterrupted{0}, come_meanwhile{0};
 
 void end(int signal_number) {
-    if (::getpid() != owner.load()) ::_exit(128 + signal_number);  // a child that reads a file: its parent speaks
-    for (const auto& file : files_to_remove)
-        if (const char* path = file.load()) ::unlink(path);
+    if (uninterrupted.load() > 0) {
+        come_meanwhile = signal_number;
+        return;
+    }
     if (const char* line = line_to_say.load()) {
         const auto written = ::write(STDERR_FILENO, line, std::strlen(line));
         static_cast<void>(written);  // nobody is left to tell
@@ -54,7 +54,6 @@ void take(const Ending& ending) {
 }  // namespace
 
 void end_on_signals() {
-    owner = ::getpid();
     for (const auto& ending : endings) take(ending);
 }
 
@@ -72,20 +71,10 @@ void say_when_interrupted(const std::string& line) {
     line_to_say = lines.back().c_str();
 }
 
-void RemovedWhenInterrupted::watch(const std::filesystem::path& path) {
-    if (place_) *place_ = nullptr;
-    place_ = nullptr;
-    path_ = path.string();
-    for (auto& place : files_to_remove) {
-        const char* none = nullptr;
-        if (!place.compare_exchange_strong(none, path_.c_str())) continue;
-        place_ = &place;
-        return;
-    }
-}
+Uninterrupted::Uninterrupted() { ++uninterrupted; }
 
-RemovedWhenInterrupted::~RemovedWhenInterrupted() {
-    if (place_) *place_ = nullptr;
+Uninterrupted::~Uninterrupted() {
+    if (--uninterrupted == 0 && come_meanwhile.load() != 0) end(come_meanwhile.load());
 }
 
 }  // namespace ringlab::experiments

@@ -1,14 +1,11 @@
 #pragma once
 
-#include <atomic>
-#include <cstddef>
-#include <filesystem>
 #include <string>
 
 namespace ringlab::experiments {
 
 // How a program ends by Ctrl-C, by a scheduler (SIGTERM) or by a closed terminal (SIGHUP): with one line on stderr and
-// exit status 128 + signal, and without leaving a half-written file.
+// exit status 128 + signal.
 
 /// Sets the handlers, in place of any that libraries have set before main(). A signal that the caller of the program
 /// has set to be ignored (nohup) stays ignored.
@@ -21,18 +18,13 @@ void end_on_hangup();
 /// Sets the line that is printed at such an end: what is done, and how to go on. Without it nothing is printed.
 void say_when_interrupted(const std::string& line);
 
-/// A file that is removed at such an end, from watch() on, until another is watched or this object ends.
-class RemovedWhenInterrupted {
+/// While an object of this class lives, no such signal ends the program. One that has come does so afterwards.
+class Uninterrupted {
 public:
-    RemovedWhenInterrupted() = default;
-    ~RemovedWhenInterrupted();
-    void watch(const std::filesystem::path& path);
-    RemovedWhenInterrupted(const RemovedWhenInterrupted&) = delete;
-    RemovedWhenInterrupted& operator=(const RemovedWhenInterrupted&) = delete;
-
-private:
-    std::string path_;
-    std::atomic<const char*>* place_ = nullptr;
+    Uninterrupted();
+    ~Uninterrupted();
+    Uninterrupted(const Uninterrupted&) = delete;
+    Uninterrupted& operator=(const Uninterrupted&) = delete;
 };
 
 }  // namespace ringlab::experiments

@@ -1,5 +1,6 @@
 #include "experiments/files/written_file.hpp"
 
+#include "experiments/console/interrupt.hpp"
 #include "experiments/console/message.hpp"
 #include "layouts/basics/require.hpp"
 
@@ -143,7 +144,6 @@ void WrittenFile::take(const fs::path& name) {
     const auto folder = fs::absolute(path_).parent_path();
     require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", name.string(), folder.string());
     state_ = state_of(path_);
-    temporary_.watch(temporary_of(path_));
 }
 
 void WrittenFile::take_free_name() {
@@ -171,6 +171,7 @@ void WrittenFile::write(std::span<const std::byte> bytes) {
 
 /// False, and nothing is changed, if there is something else than was found or written last.
 bool WrittenFile::replaced_by(std::span<const std::byte> bytes) {
+    const Uninterrupted until_it_is_done;
     const auto temporary = temporary_of(path_);
     bool done = false;
     try {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "experiments/console/interrupt.hpp"
-
 #include <sys/types.h>
 
 #include <cstddef>
@@ -71,7 +69,6 @@ private:
 
     std::filesystem::path name_, base_, path_;
     FileState state_;
-    RemovedWhenInterrupted temporary_;
 };
 
 }  // namespace ringlab::experiments

@@ -1,6 +1,6 @@
 #include "experiments/planning/advice.hpp"
 
-#include "experiments/options/planned.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/options/source.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/candidates.hpp"

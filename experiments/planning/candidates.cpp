@@ -1,6 +1,6 @@
 #include "experiments/planning/candidates.hpp"
 
-#include "experiments/options/planned.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/prediction/uncertainty.hpp"

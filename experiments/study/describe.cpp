@@ -1,7 +1,7 @@
 #include "experiments/study/describe.hpp"
 
 #include "experiments/files/digest.hpp"
-#include "experiments/options/planned.hpp"
+#include "experiments/options/case.hpp"
 #include "experiments/options/values.hpp"
 
 #include <algorithm>

@@ -8,6 +8,7 @@ what `validate --measured all` prints, `records.md` has what the records of expe
 which each page differs is printed, and the exit status is then 1. The test `validation` checks `scores.md`.
 """
 import argparse
+import collections
 import itertools
 import os
 import pathlib
@@ -69,17 +70,23 @@ def block(text):
 
 
 def records_page(root):
-    """What each record says of itself, a row each."""
+    """What each record says of itself, a row each; caveats of several records are said once, below."""
     about = ("question", "headline", "machine", "caveat")
+    rows = {}
+    for path in sorted((root / "experiments/results").glob("*.h5")):
+        with h5py.File(path) as record:
+            rows[path.name] = [record.attrs[name] for name in about[:-1]], re.split(r"(?<=[.]) (?=[A-Z])", record.attrs["caveat"])
+    counts = collections.Counter(itertools.chain(*(caveats for _, caveats in rows.values())))
+    shared = [caveat for caveat, count in counts.most_common() if count > 2 and caveat != "none known"]
     page = (NOTE.replace("programs print", "records say") + "# Records\n\n"
             "What each record of experiments/results says of itself; `/provenance` in it has the command, the build and the machine. Records "
             "from before 2026-11-28 were packed again: measured values in single precision, without what nobody reads (predictions of "
             "their day, spans of these, issue times of single passes). They can be read, but `--resume` cannot continue them.\n\n"
             f"| record | {' | '.join(about)} |\n|---|{'---|' * len(about)}\n")
-    for path in sorted((root / "experiments/results").glob("*.h5")):
-        with h5py.File(path) as record:
-            page += f"| `{path.name}` | " + " | ".join(record.attrs[name] for name in about) + " |\n"
-    return page
+    for name, (cells, caveats) in rows.items():
+        caveats = [f"({shared.index(caveat) + 1})" if caveat in shared else caveat for caveat in caveats]
+        page += f"| `{name}` | {' | '.join(cells)} | {' '.join(caveats)} |\n"
+    return page + "\n" + "".join(f"({number}) {caveat}\n\n" for number, caveat in enumerate(shared, 1))
 
 
 def pages(programs, root):

@@ -252,14 +252,15 @@ int body(Config& config, int argc, char** argv) {
         RunWriter run;
         describe_case(run, which, plan);
         const auto figures = predictor.predict(run, which.name(), plan);
-        for (std::size_t i = 0; has_bound(config) && packs_documents(which.mask) && i < figures.size(); i += 2) {
-            const auto least = least_seconds(which, problem_from(config.problem), predictor.descriptions()[i / 2],
+        for (std::size_t figure = 0; has_bound(config) && packs_documents(which.mask) && figure < figures.size();
+             figure += 2) {
+            const auto least = least_seconds(which, problem_from(config.problem), predictor.descriptions()[figure / 2],
                                              predictor.options());
             for (const auto pass : both_passes) {
                 const auto at = static_cast<std::size_t>(pass);
                 run.attribute(
-                    fmt::format("share_of_bound_{}_{}", to_string(pass), figures[i].machine),
-                    least[at] / figures[i + at].seconds, "1",
+                    fmt::format("share_of_bound_{}_{}", to_string(pass), figures[figure].machine),
+                    least[at] / figures[figure + at].seconds, "1",
                     "time of the packing's work in contiguous shards under seen, shared evenly, links free, over "
                     "seconds_predicted");
             }

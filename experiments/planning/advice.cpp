@@ -330,13 +330,13 @@ std::optional<double> Advised::margin() const {
 }
 
 std::string Advised::margin_is_of() const {
-    const auto& rings = machine->uncertainty.rings;
-    if (rings.empty() || !margin()) return "";
-    const bool knows_layout = std::ranges::any_of(rings, [&](const ScoredRing& ring) {
+    const auto& scored = machine->uncertainty.rings;
+    if (scored.empty() || !margin()) return "";
+    const bool knows_layout = std::ranges::any_of(scored, [&](const ScoredRing& ring) {
         return ring.layout == which.layout || (is_planned(ring.layout) && is_planned(which.layout));
     });
     const bool knows_schedule =
-        std::ranges::any_of(rings, [&](const ScoredRing& ring) { return ring.schedule == which.schedule; });
+        std::ranges::any_of(scored, [&](const ScoredRing& ring) { return ring.schedule == which.schedule; });
     if (!knows_layout && !knows_schedule) return " of others";
     return !knows_layout ? " of other layouts" : !knows_schedule ? " of other schedules" : "";
 }

@@ -1,6 +1,6 @@
 #include "sim/tiles/fused_launch.hpp"
 
-#include "layouts/program/program.hpp"
+#include "layouts/program/rank_checks.hpp"
 #include "sim/machine/terms.hpp"
 
 #include <algorithm>

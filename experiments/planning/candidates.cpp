@@ -48,7 +48,7 @@ std::vector<std::string> schedules_for(const ProblemConfig& problem, const sim::
     const bool sees_little = visible < (ranks <= small_ring ? hides_some : hides_much);
     if (sees_little) names.emplace_back("seen");
     if (ranks > machine.gpus_per_host && ranks % machine.gpus_per_host == 0) {
-        if (sees_little) names.push_back(fmt::format("seen:{}:{}", ranks, machine.gpus_per_host));
+        if (sees_little) names.push_back(fmt::format("seen:64:{}", machine.gpus_per_host));
         names.push_back(fmt::format("double-ring:{}", machine.gpus_per_host));
         names.push_back(fmt::format("ulysses:{}", machine.gpus_per_host));
     }

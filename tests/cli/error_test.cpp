@@ -72,7 +72,7 @@ const std::vector<Mistake> mistakes{
     {validate, {"--measured", "missing.h5", "--layouts", "zigzag"}, {"--measured", "--layouts"}},
     {validate, {"--measured", "all", "--without", "each", "--machines", "ideal"}, {"--without", "--machines"}},
     {validate, {"--measured", "all", "--explain", "--transports", "nccl"}, {"--explain", "--transports"}},
-    // Names and what they take; tests/layouts/registry_test.cpp has more of them.
+    // Names and what they take; tests/layouts/basics_test.cpp has more of them.
     {gradients, with("--layouts", "spiral"), {"layout", "'spiral'", "zigzag"}},
     {gradients, with("--layouts", "striped:0"), {"width", "'0'"}},
     {gradients, with("--masks", "casual+sink:4"), {"did you mean 'causal'?"}},

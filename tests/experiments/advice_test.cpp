@@ -390,10 +390,10 @@ BOOST_AUTO_TEST_CASE(packed_documents_over_hosts_are_tried_as_planned_with_hosts
     const std::vector machines{quick_cluster()};
     const Question question{config, machines};
     const auto advice = advise(question);
-    BOOST_TEST((found(advice, "planned:h200_cluster", "seen:16:8", 16).verdict < Verdict::too_large));
+    BOOST_TEST((found(advice, "planned:h200_cluster", "seen:64:8", 16).verdict < Verdict::too_large));
     const auto by_default = advice.ranked().front()->seconds();
     config.sweep.layouts = {"planned"};
-    config.sweep.schedules = {"seen:16:8", "seen", "pull"};
+    config.sweep.schedules = {"seen:64:8", "seen", "pull"};
     BOOST_TEST(by_default <= 1.0001 * advise(question).ranked().front()->seconds());
     // The bound is below what any layout takes, and is told.
     BOOST_TEST_REQUIRE(advice.least_seconds.has_value());

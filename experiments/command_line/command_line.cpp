@@ -188,6 +188,7 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     add_general(options, requests, experiment.output);
     options.read_command_line(argc, argv);
     if (answered(requests, experiment, options)) return {};
+    const auto typed = options.given();
     if (!requests.preset.empty()) {
         const auto preset = find_resource(requests.preset, "presets", ".cfg");
         config.output.files.reads("preset", preset);
@@ -196,10 +197,10 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     }
 
     config.given = options.given();
-    // One of the two replaces the other's default.
-    if (config.given.contains("tokens") && !config.given.contains("tokens-per-rank"))
-        config.sweep.tokens_per_rank.clear();
-    if (config.given.contains("tokens-per-rank") && !config.given.contains("tokens")) config.sweep.tokens.clear();
+    // One of the two replaces the other's default, and what a preset says.
+    const auto& said = typed.contains("tokens") || typed.contains("tokens-per-rank") ? typed : config.given;
+    if (said.contains("tokens") && !said.contains("tokens-per-rank")) config.sweep.tokens_per_rank.clear();
+    if (said.contains("tokens-per-rank") && !said.contains("tokens")) config.sweep.tokens.clear();
     options.require_fits(config.execution.backend);
     check(config);
     settle(config);

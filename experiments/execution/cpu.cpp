@@ -71,7 +71,8 @@ private:
         const reference::CpuOptions cpu{
             .tiles = {},
             .round_running_output = options.running_output_rounded,
-            .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config_.timeout_seconds * 1e3))};
+            .timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config_.timeout_seconds * 1e3)),
+            .slow_rank = slow_rank_};
         const auto once = [&] {
             return reference::run(*world_, *plan.forward, plan.backward.get(),
                                   options.inputs.empty() ? std::span<const reference::Inputs>(drawn) : options.inputs,

@@ -123,7 +123,8 @@ BOOST_AUTO_TEST_CASE(a_trace_is_json_of_the_first_run_and_its_first_ranks) {
                 ranks);
         BOOST_TEST(ending.status == 0, ending.err);
         std::set<std::int64_t> processes;  // a rank of a pass each
-        for (const auto& event : nlohmann::json::parse(contents_of(folder / "t.json")).at("traceEvents"))
+        const auto trace = nlohmann::json::parse(contents_of(folder / "t.json"));
+        for (const auto& event : trace.at("traceEvents"))
             if (event.at("ph") == "X") {
                 processes.insert(event.at("pid").get<std::int64_t>());
                 BOOST_TEST(event.at("dur").get<double>() >= 0);

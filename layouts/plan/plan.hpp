@@ -38,6 +38,7 @@ struct PassPrices {
     double sum_key = 0;              ///< for each key whose gradient comes back
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
     std::int64_t tile_rows = 0;      ///< rows of a tile of the kernel; 0: tiles are not counted
+    double cut = 0;                  ///< what a tile that the mask cuts costs above a full one, divided by a full one
     friend bool operator==(const PassPrices&, const PassPrices&) = default;
 };
 
@@ -47,8 +48,8 @@ struct PlanPrices {
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
     std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
     /// A key that several ranks of a host see crosses the network once, to the rank with its owner's number in that
-    /// host, which passes it on. A rank attends to the keys of each host in one launch. Without this, it has a launch
-    /// for each other rank.
+    /// host, which passes it on. A rank attends to the keys of each host in one launch. Without this, it has a launch for
+    /// each other rank.
     bool crosses_once = false;
     /// A rank gets all keys of another rank if it sees one of them, and attends to all in one launch: schedule `pull`.
     /// Further cuts then cause no further messages or launches.
@@ -84,6 +85,7 @@ struct PlanCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link
     std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank receives
+    std::int64_t between_hosts = 0;   ///< tokens, counted as often as they cross the network
     double total() const { return seconds[0] + seconds[1]; }
 };
 

@@ -62,6 +62,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
     prices.owner += by_rows ? waiting * (work_tile + resume) : work_tile + waiting * tiles_of_last_work_tile * full;
     if (by_rows) prices.key = waiting * full / keys;
+    prices.cut = full > 0 ? partial / full - 1 : 0;
 
     const auto key_bytes = static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(p.dtype));
     const auto gradient_bytes =

@@ -32,8 +32,8 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
 
 const std::string folder = "results", own_record = "scores";  // own_record is an output and holds no measurement
 
-/// Names of records, and why they are not scored; "RECORD NAME" for its rings of a schedule or layout, "RECORD NAME
-/// below TOKENS" for those with fewer tokens per rank.
+/// Names of records, and why they are not scored; "RECORD SCHEDULE" for its rings of a schedule, "RECORD SCHEDULE below
+/// TOKENS" for those with fewer tokens per rank.
 std::map<std::string, std::string> not_scored() {
     const auto file = find_resource("not_scored", folder, ".toml");
     std::map<std::string, std::string> reasons;
@@ -53,7 +53,7 @@ std::map<std::string, std::string> not_scored() {
 }
 
 struct Rings {
-    std::set<std::string> transports, schedules_and_layouts;
+    std::set<std::string> transports, schedules;
     std::size_t hot = 0;  ///< of hot_runs()
 };
 
@@ -66,26 +66,26 @@ Rings rings_of(const std::string& path) {
     for (const auto* column : {"runs/kind", "runs/transport"})
         if (!file.contains(column)) return {};
     const auto kinds = file.dataset("runs/kind").texts(), transports = file.dataset("runs/transport").texts(),
-               schedules = file.dataset("runs/algorithm").texts(), layouts = file.dataset("runs/layout").texts();
+               schedules = file.dataset("runs/algorithm").texts();
     const auto hot = hot_runs(file);
     Rings found;
     for (std::size_t run = 0; run < kinds.size(); ++run) {
         if (kinds[run] != "ring") continue;
         found.transports.insert(transports[run]);
-        found.schedules_and_layouts.insert({schedules[run], layouts[run]});
+        found.schedules.insert(schedules[run]);
         found.hot += hot[run];
     }
     return found;
 }
 
-/// Moves what `reasons` has for a schedule or layout of the record into the record.
-void take_changes(std::map<std::string, std::string>& reasons, ScoredRecord& record, const std::string& name) {
-    const auto whole_name = record.name + " " + name, below = whole_name + " below ";
-    if (const auto whole = reasons.extract(whole_name)) record.left_out.changed[name] = {whole.mapped()};
+/// Moves what `reasons` has for a schedule of the record into the record.
+void take_changes(std::map<std::string, std::string>& reasons, ScoredRecord& record, const std::string& schedule) {
+    const auto of_schedule = record.name + " " + schedule, below = of_schedule + " below ";
+    if (const auto whole = reasons.extract(of_schedule)) record.left_out.changed[schedule] = {whole.mapped()};
     const auto next = reasons.lower_bound(below);
     if (next == reasons.end() || !next->first.starts_with(below)) return;
     const auto tokens = next->first.substr(below.size());
-    record.left_out.changed[name] = {next->second, layouts::parse_count(tokens, next->first, 1)};
+    record.left_out.changed[schedule] = {next->second, layouts::parse_count(tokens, next->first, 1)};
     reasons.erase(next);
 }
 
@@ -136,11 +136,9 @@ RecordedRings::RecordedRings(const std::string& file, const LeftOut& left_out) :
     hot_ = hot_runs(file_);
     for (std::size_t run = 0; run < masks.size(); ++run) {
         if (kinds[run] != "ring" || (left_out.hot && hot_[run])) continue;
-        const auto has_changed = [&](const std::string& name) {
-            const auto found = left_out.changed.find(name);
-            return found != left_out.changed.end() && found->second.concerns(tokens[run], ranks[run]);
-        };
-        if (has_changed(algorithms[run]) || has_changed(layouts[run])) continue;
+        if (const auto it = left_out.changed.find(algorithms[run]);
+            it != left_out.changed.end() && it->second.concerns(tokens[run], ranks[run]))
+            continue;
         rows_.push_back(run);
         ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};
         one.which.mask = masks[run];
@@ -288,14 +286,13 @@ std::vector<ScoredRecord> scored_records() {
             record.left_out.hot = true;
             record.hot_rings = rings.hot;
             for (const auto& transport : rings.transports) record.machines[transport] = machine_of(name, transport);
-            for (const auto& changed : rings.schedules_and_layouts) take_changes(reasons, record, changed);
+            for (const auto& schedule : rings.schedules) take_changes(reasons, record, schedule);
         }
         records.push_back(std::move(record));
     }
-    require(
-        reasons.empty(),
-        "results/not_scored.toml lists {}, but there is no such record with rings, or none of this schedule or layout",
-        reasons.empty() ? "" : reasons.begin()->first);
+    require(reasons.empty(),
+            "results/not_scored.toml lists {}, but there is no such record with rings, or none of this schedule",
+            reasons.empty() ? "" : reasons.begin()->first);
     return records;
 }
 

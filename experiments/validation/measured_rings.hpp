@@ -16,8 +16,8 @@
 
 namespace ringlab::experiments {
 
-/// How a schedule or layout has changed since rings of it were measured.
-struct Change {
+/// How a schedule has changed since rings of it were measured.
+struct ChangedSchedule {
     std::string how;
     std::int64_t below = std::numeric_limits<std::int64_t>::max();  ///< only rings with fewer tokens per rank
 
@@ -26,8 +26,8 @@ struct Change {
 
 /// Rings of a record that cannot judge today's model.
 struct LeftOut {
-    std::map<std::string, Change> changed = {};  ///< schedules and layouts, by name
-    bool hot = false;                            ///< those of hot_runs()
+    std::map<std::string, ChangedSchedule> changed = {};  ///< schedules, by name
+    bool hot = false;                                     ///< those of hot_runs()
 };
 
 /// By run of a record of GPUs: whether a GPU's clock was lowered because of its temperature meanwhile. The model knows

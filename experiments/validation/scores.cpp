@@ -48,7 +48,7 @@ std::string percent(const std::vector<double>& errors) {
     return fmt::format("{} / {} / {}", in_percent(found.mean), in_percent(found.p95), in_percent(found.most));
 }
 
-std::string lengths_text(const Change& change) {
+std::string lengths_text(const ChangedSchedule& change) {
     if (change.below == std::numeric_limits<std::int64_t>::max()) return "";
     return fmt::format(" below {} tokens per rank", change.below);
 }

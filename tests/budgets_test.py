@@ -12,7 +12,7 @@ CODE = {".cpp", ".hpp", ".cu", ".cuh", ".h", ".py", ".sh"}
 BUDGETS = {
     "lines of code in experiments/": 20300,
     "lines of code in gpu/": 18400,
-    "lines of code in layouts/": 9800,
+    "lines of code in layouts/": 10200,
     "lines of code in notebooks/": 2200,
     "lines of code in processes/": 1700,
     "lines of code in python/": 6100,

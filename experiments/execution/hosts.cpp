@@ -50,7 +50,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 }
 
 /// The first line in which two configurations differ, of each; "nothing" where one has no such line.
-std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+std::pair<std::string, std::string> unlike_lines(const std::string& a, const std::string& b) {
     const auto lines_a = split(a, '\n'), lines_b = split(b, '\n');
     for (const auto& line : lines_a)
         if (std::ranges::find(lines_b, line) == lines_b.end()) {
@@ -86,7 +86,7 @@ void require_alike(const std::vector<ProcessCard>& cards, const std::vector<Host
                 "{} is version {}, {} is version {}; start the same program on all hosts", rank_and_host(rank, hosts),
                 cards[rank].version, rank_and_host(0, hosts), cards[0].version);
         if (cards[rank].configuration == cards[0].configuration) continue;
-        const auto [own, root] = first_difference(cards[rank].configuration, cards[0].configuration);
+        const auto [own, root] = unlike_lines(cards[rank].configuration, cards[0].configuration);
         fail("{} was started with {}, {} with {}; give all processes the same arguments", rank_and_host(rank, hosts),
              own, rank_and_host(0, hosts), root);
     }

@@ -11,8 +11,6 @@
 namespace ringlab::reference {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 /// Root of the sum of squares of `count` numbers. `largest` is the largest magnitude among them; scaling by a power of
 /// two keeps the squares in range.
 template <class NumberAt>
@@ -37,7 +35,10 @@ Deviation compare(const char* name, const AnyTensor& measured, const AnyTensor& 
     const auto magnitude = [&](std::size_t n) { return is_infinite(n) ? 0 : std::abs(expected.data()[n]); };
     double largest_difference = 0, largest = 0;
     for (std::size_t n = 0; n < expected.size(); ++n) {
-        if (!std::isfinite(difference(n))) return {infinity, infinity, infinity};
+        if (!std::isfinite(difference(n))) {
+            constexpr auto infinite = std::numeric_limits<double>::infinity();
+            return {infinite, infinite, infinite};
+        }
         largest_difference = std::max(largest_difference, difference(n));
         largest = std::max(largest, magnitude(n));
     }

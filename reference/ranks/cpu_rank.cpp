@@ -29,7 +29,7 @@ using layouts::Run;
 using layouts::Schedule;
 
 // Fields of pools, see CpuSlots.
-constexpr std::size_t values = 1;              // of kv, dkv
+constexpr std::size_t value_field = 1;         // of kv, dkv
 constexpr std::size_t lse_field = 1;           // of output, dout
 constexpr std::size_t delta_field = 2;         // of dout
 constexpr std::size_t maximum = 1, total = 2;  // of state
@@ -70,7 +70,7 @@ public:
         if (problem_.latent.is_given())
             matrices_.emplace(problem_, inputs_->matrices());
         else
-            load(inputs_->v(), Pool::kv, values);
+            load(inputs_->v(), Pool::kv, value_field);
         auto q = inputs_->q(), k = inputs_->k();
         rotate(q, k, Pass::forward, Rotation::Way::ahead);
         load(std::move(q), Pool::q);
@@ -147,7 +147,7 @@ public:
         if (has_gradients_) {
             result.dq = own_field(Pool::dq, 0);
             result.dk = own_field(matrices_ ? Pool::dlatent : Pool::dkv, 0);
-            result.dv = matrices_ ? matrices_->gradient() : own_field(Pool::dkv, values);
+            result.dv = matrices_ ? matrices_->gradient() : own_field(Pool::dkv, value_field);
             rotate(result.dq, result.dk, Pass::backward, Rotation::Way::back);
             result.dsinks = sink_gradient();
         }
@@ -245,7 +245,7 @@ private:
             if (op.begins) reset(softmax);
             const int kv_head = head / static_cast<int>(group());
             attention_.forward(plan, keys, {b, head}, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
-                               slots_.matrix(kv, kv_head, b, values), softmax);
+                               slots_.matrix(kv, kv_head, b, value_field), softmax);
             if (!op.ends) return;
             BlockAttention<Real>::finish(softmax);
             const auto o = slots_.matrix(output, head, b);
@@ -372,18 +372,18 @@ private:
         const auto kv = place(instruction, Pool::kv);
         if (!op.adds)
             for_each_head(op.part.heads, [&](int head, std::int64_t b) {
-                for (const auto field : {std::size_t{0}, values}) clear(slots_.matrix(dkv, head, b, field));
+                for (const auto field : {std::size_t{0}, value_field}) clear(slots_.matrix(dkv, head, b, field));
             });
         for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
             const int kv_head = head / static_cast<int>(group());
-            const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, values);
+            const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, value_field);
             const auto gradient = slots_.matrix(dq, head, b);
             if (op.begins) clear(gradient);
             const auto lse = slots_.vector(dout, head, b, lse_field);
             const auto delta = slots_.vector(dout, head, b, delta_field);
             attention_.backward(plan, keys, {b, head},
                                 {slots_.matrix(q, head, b), slots_.matrix(dout, head, b), lse, delta, gradient}, k, v,
-                                slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, values));
+                                slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, value_field));
         });
         if (dkv.slot > 0) slots_.round(dkv);
         if (dq.slot > 0) slots_.round(dq);
@@ -407,7 +407,7 @@ private:
         const auto to = place(instruction), from = source(instruction);
         for_each_head(to.heads, [&](int head, std::int64_t b) {
             matrices_->expand(head, slots_.matrix(from, 0, b), slots_.matrix(to, head, b),
-                              slots_.matrix(to, head, b, values));
+                              slots_.matrix(to, head, b, value_field));
         });
         slots_.round(to);
     }
@@ -416,7 +416,7 @@ private:
         const auto to = place(instruction), latent = place(instruction, Pool::latent), from = source(instruction);
         if (!instruction.op.adds) for_each_head(to.heads, [&](int, std::int64_t b) { clear(slots_.matrix(to, 0, b)); });
         for_each_head(from.heads, [&](int head, std::int64_t b) {
-            matrices_->compress(head, slots_.matrix(from, head, b), slots_.matrix(from, head, b, values),
+            matrices_->compress(head, slots_.matrix(from, head, b), slots_.matrix(from, head, b, value_field),
                                 slots_.matrix(latent, 0, b), slots_.matrix(to, 0, b));
         });
         if (to.slot > 0) slots_.round(to);

@@ -255,7 +255,7 @@ void Predictor::write_trace() const {
     for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue, kept.lane_names});
     std::ostringstream trace;
     constexpr std::int64_t most_ranks = 64;  // viewers fail on large files
-    sim::write_chrome_trace(trace, groups, {.ranks = {0, most_ranks}});
+    sim::write_chrome_trace(trace, groups, {0, most_ranks});
     const auto file = config_.output.files.write(config_.trace.file, std::as_bytes(std::span(trace.view())));
     fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", file.string());
 }

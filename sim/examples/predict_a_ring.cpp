@@ -1,6 +1,6 @@
-// What does a layout cost, and where does the time go? Run: predict_a_ring MACHINE.toml, for instance
-// experiments/machines/h200_nvswitch_copy_engine.toml. tests/package builds it outside this tree, with an installed
-// library.
+// What does a layout cost, and where does the time go? For instance:
+//   predict_a_ring experiments/machines/h200_nvswitch_copy_engine.toml causal ring contiguous striped zigzag
+// tests/package builds it outside this tree, with an installed library.
 
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
@@ -9,6 +9,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <span>
+#include <string>
 
 using namespace ringlab;
 
@@ -16,22 +18,23 @@ namespace {
 
 double milliseconds(layouts::Picoseconds time) { return 1e-9 * static_cast<double>(time); }
 
-void run(const char* machine_file) {
+void run(const std::string& machine_file, const std::string& mask_name, const std::string& schedule_name,
+         std::span<char* const> layout_names) {
     // 1. A described machine: prices of attention kernels, of messages, and of the host.
     const auto machine = sim::load_machine(machine_file);
 
-    // 2. A problem: attention over 64k tokens, 8k on each of eight GPUs, causal.
+    // 2. A problem: attention over 64k tokens, 8k on each of eight GPUs.
     const int ranks = 8;
     layouts::Problem problem;
     problem.tokens = ranks * 8192;
     problem.query_heads = 32;
     problem.kv_heads = 8;
-    const auto mask = layouts::make_mask("causal", problem.tokens);
+    const auto mask = layouts::make_mask(mask_name, problem.tokens);
 
-    for (const auto* name : {"contiguous", "striped", "zigzag"}) {
-        // 3. A schedule: the operations of every rank. A layout says who owns which tokens, a ring who sends what.
+    for (const auto* name : layout_names) {
+        // 3. A schedule: the operations of every rank. A layout says who owns which tokens.
         const auto layout = layouts::make_layout(name, problem.tokens, ranks);
-        const auto schedule = layouts::make_schedule(problem, mask, layout, {.schedule = "ring"});
+        const auto schedule = layouts::make_schedule(problem, mask, layout, {.schedule = schedule_name});
 
         // 4. The prediction: when every operation begins and ends.
         sim::SimOptions options;
@@ -55,7 +58,11 @@ void run(const char* machine_file) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-    run(argc > 1 ? argv[1] : "machine.toml");
+    if (argc < 5) {
+        std::fprintf(stderr, "predict_a_ring: give MACHINE.toml MASK SCHEDULE LAYOUT...\n");
+        return 2;
+    }
+    run(argv[1], argv[2], argv[3], std::span<char* const>(argv, static_cast<std::size_t>(argc)).subspan(4));
     return 0;
 } catch (const std::exception& error) {
     std::fprintf(stderr, "predict_a_ring: %s\n", error.what());

@@ -37,7 +37,7 @@ std::string microseconds(Picoseconds time) {
 
 class Writer {
 public:
-    Writer(std::ostream& out, const TraceFilter& filter) : out_(out), filter_(filter) { out_ << chrome_trace_begin; }
+    Writer(std::ostream& out, layouts::Interval ranks) : out_(out), ranks_(ranks) { out_ << chrome_trace_begin; }
 
     void add(const TraceGroup& group) {
         const auto& spans = group.timeline->spans;
@@ -45,9 +45,7 @@ public:
                 "{} issue times for {} spans; give one each, or none", group.host_issue.size(), spans.size());
         std::vector<std::size_t> order(spans.size());
         std::iota(order.begin(), order.end(), std::size_t{0});
-        std::erase_if(order, [&](std::size_t i) {
-            return !filter_.ranks.contains(spans[i].rank) || !filter_.steps.contains(spans[i].step);
-        });
+        std::erase_if(order, [&](std::size_t i) { return !ranks_.contains(spans[i].rank); });
         std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
             return std::tie(spans[a].posted, spans[a].op) < std::tie(spans[b].posted, spans[b].op);
         });
@@ -170,7 +168,7 @@ private:
     }
 
     std::ostream& out_;
-    const TraceFilter& filter_;
+    const layouts::Interval ranks_;
     bool first_event_ = true;
     int first_process_ = 1;
     std::int64_t next_arrow_ = 1;
@@ -182,8 +180,8 @@ private:
 
 }  // namespace
 
-void write_chrome_trace(std::ostream& out, std::span<const TraceGroup> groups, const TraceFilter& filter) {
-    Writer writer(out, filter);
+void write_chrome_trace(std::ostream& out, std::span<const TraceGroup> groups, layouts::Interval ranks) {
+    Writer writer(out, ranks);
     for (const auto& group : groups) {
         require(group.timeline != nullptr, "trace group '{}' has no timeline", group.name);
         writer.add(group);

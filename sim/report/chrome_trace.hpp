@@ -20,11 +20,7 @@ struct TraceGroup {
                                                       ///< by number
 };
 
-/// Which spans go into a trace. A filter is needed because large JSON files make the viewer fail.
-struct TraceFilter {
-    layouts::Interval ranks{0, std::numeric_limits<std::int64_t>::max()};
-    layouts::Interval steps{0, std::numeric_limits<std::int64_t>::max()};
-};
+inline constexpr layouts::Interval all_ranks{0, std::numeric_limits<std::int64_t>::max()};
 
 /// The first bytes of every trace.
 inline constexpr std::string_view chrome_trace_begin = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
@@ -32,7 +28,8 @@ inline constexpr std::string_view chrome_trace_begin = "{\"displayTimeUnit\":\"n
 /// Writes Chrome trace-event JSON, which ui.perfetto.dev opens. There is one process per group and rank, and in it one
 /// thread per lane and one for the host. Arrows go from sends to receives. The time in which a transfer waits for its
 /// peer is a slice of its own. Times are microseconds with six decimals, so picoseconds are exact. Slices of a track
-/// never overlap: if measured ones do, the later one goes to another track of the same lane.
-void write_chrome_trace(std::ostream& out, std::span<const TraceGroup> groups, const TraceFilter& filter = {});
+/// never overlap: if measured ones do, the later one goes to another track of the same lane. Viewers fail on large
+/// files: `ranks` says whose spans are written.
+void write_chrome_trace(std::ostream& out, std::span<const TraceGroup> groups, layouts::Interval ranks = all_ranks);
 
 }  // namespace ringlab::sim

@@ -13,4 +13,4 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/installed)
 run(${CMAKE_COMMAND} -G "${GENERATOR}" -S ${SOURCE} -B ${FOLDER}/build -DCMAKE_PREFIX_PATH=${FOLDER}/installed
   -DCMAKE_BUILD_TYPE=Release)
 run(${CMAKE_COMMAND} --build ${FOLDER}/build)
-run(${FOLDER}/build/predict_a_ring ${FOLDER}/installed/share/ringlab/machines/h200_nvswitch_copy_engine.toml)
+run(${FOLDER}/build/predict_a_ring ${FOLDER}/installed/share/ringlab/machines/h200_nvswitch_copy_engine.toml causal ring zigzag)

@@ -26,10 +26,8 @@ using device::sees;
 using device::slope_of;
 
 /// The value for element i of an accumulator, which holds columns 2 t and 2 t + 1 of each eight. `x` has the values of
-/// two eights.
-__device__ inline float of_element(const float4& x, int i) {
-    return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
-}
+/// these two.
+__device__ inline float of_element(const float2& x, int i) { return i % 2 ? x.y : x.x; }
 
 /// The work of one computing warpgroup: dk and dv of half of the keys (or of the dims), and its part of dq.
 template <class T, class Config, bool rewrite, class Params>
@@ -51,7 +49,7 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
     const int g = lane / 4, t = lane % 4;
     const auto arrive = [&](Barrier barrier) {
         __syncwarp();
-        if (lane == 0) barrier.arrive();
+        if (elected()) barrier.arrive();
     };
     const int own_key = share.item.x * keys + first_key + warp * 16 + g;  // and own_key + 8
 
@@ -117,14 +115,14 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
         // s, dp and dq are written by products alone: ptxas serialises products whose results other instructions touch.
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
-            const std::uint32_t q_tile = base + Layout::q + q.index * Layout::q_bytes;
-            const std::uint32_t dout_tile = base + Layout::dout + dout.index * Layout::dout_bytes;
-            const std::uint32_t row_data = base + Layout::rows + q.index * Layout::rows_bytes;
-            const std::uint32_t statistics = row_data + t * Layout::thread_rows_bytes;
+            const std::uint32_t q_tile = base + Layout::q + q.index() * Layout::q_bytes;
+            const std::uint32_t dout_tile = base + Layout::dout + dout.index() * Layout::dout_bytes;
+            const std::uint32_t row_data = base + Layout::rows + q.index() * Layout::rows_bytes;
+            const std::uint32_t statistics = row_data + t * 8;
 
             float s[s_count], dp[s_count], dq[Part::count];
             [[maybe_unused]] float second_dq[Part::has_second ? Part::second_count : 1];
-            barriers.q_full(q.index).wait(q.parity);
+            barriers.q_full(q.index()).wait(q.parity());
             // Drawn here, while dK of the step before runs, because the other products' registers are free.
             [[maybe_unused]] std::uint32_t kept[drops ? drawn : 1];
             if constexpr (drops) {
@@ -136,14 +134,14 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
                     });
             }
             // lse, then delta. Before S: it and dP take all that shared memory gives.
-            float4 of_row[rows / 16];
+            float2 of_row[rows / 8];
 #pragma unroll
-            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
+            for (int n = 0; n < rows / 8; ++n) of_row[n] = load_shared_float2(statistics + n * 32);
             fence_products();
             multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
             commit_products();
             const auto issue_dp = [&] {
-                barriers.dout_full(dout.index).wait(dout.parity);
+                barriers.dout_full(dout.index()).wait(dout.parity());
                 fence_products();
                 multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
                 commit_products();
@@ -165,7 +163,7 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
             float p[s_count];
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
-                const float lse = of_element(of_row[i / 8], i);
+                const float lse = of_element(of_row[i / 4], i);
                 p[i] = exp2_fast(rewrite ? score_of(params.rule, s[i]) - lse : fmaf(s[i], params.rule.factor, -lse));
             }
             if (load_shared_int(row_data + Layout::entry) & 1) {
@@ -223,7 +221,7 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
                               true);
             commit_products();
 #pragma unroll
-            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + Layout::delta + n * 16);
+            for (int n = 0; n < rows / 8; ++n) of_row[n] = load_shared_float2(statistics + Layout::delta + n * 32);
             if constexpr (Config::early_dv) {
                 wait_products<1>();  // dP
                 pin(dp);
@@ -231,7 +229,7 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
             if constexpr (Config::split_dims) arrive(barriers.scores_ended());
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
-                const float delta = of_element(of_row[i / 8], i);
+                const float delta = of_element(of_row[i / 4], i);
                 float x;
                 if constexpr (drops) {
                     const float kept_dp =
@@ -242,7 +240,7 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
                 }
                 // The score again, from p: where p is 0, so is ds.
                 if (rewrite && params.rule.cap_log2 > 0 && p[i] > 0) {
-                    const float4 lse = load_shared_4(statistics + i / 8 * 16);
+                    const float2 lse = load_shared_float2(statistics + i / 4 * 32);
                     x *= slope_of(params.rule, __log2f(p[i]) + of_element(lse, i));
                 }
                 p[i] = x;
@@ -266,7 +264,7 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
             if constexpr (late_dq) {
                 issue_dk();
                 wait_products<1>();  // dV
-                arrive(barriers.dout_empty(dout.index));
+                arrive(barriers.dout_empty(dout.index()));
             } else {
                 barriers.ds_full(warpgroup).wait(step & 1);
                 fence_products();
@@ -276,17 +274,17 @@ __device__ inline void compute(const Params& all, std::uint32_t base, const Shar
                 wait_products<1>();  // all but dK
                 pin(dq);
                 barriers.scores_ended().wait(step & 1);  // the other warpgroup's too: nobody reads all dims any more
-                store_dq(dq, Layout::dq_in_dout(dout.index));
-                hand_over_dq(barriers.dq_full_in_dout(warpgroup, dout.index));
+                store_dq(dq, Layout::dq_in_dout(dout.index()));
+                hand_over_dq(barriers.dq_full_in_dout(warpgroup, dout.index()));
                 fence_products();
                 issue_second_dq(second_dq, step);
                 commit_products();
                 wait_products<0>();
                 pin(second_dq);
-                store_dq(second_dq, Layout::dq_in_q(q.index));
-                hand_over_dq(barriers.dq_full(warpgroup, q.index));
+                store_dq(second_dq, Layout::dq_in_q(q.index()));
+                hand_over_dq(barriers.dq_full(warpgroup, q.index()));
             }
-            last_q = q.index;
+            last_q = q.index();
             q.advance();
             dout.advance();
         }

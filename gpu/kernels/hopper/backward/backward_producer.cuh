@@ -54,14 +54,14 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
     for (int step = 0; step < share.steps; ++step) {
         if (step > 0) entry = tiles.entry();
         const int token = (entry >> 1) * Config::rows;
-        const Barrier q_full = barriers.q_full(q.index), dout_full = barriers.dout_full(dout.index);
-        const std::uint32_t rows = base + Layout::rows + q.index * Layout::rows_bytes;
-        barriers.q_empty(q.index).wait(q.parity ^ 1);
+        const Barrier q_full = barriers.q_full(q.index()), dout_full = barriers.dout_full(dout.index());
+        const std::uint32_t rows = base + Layout::rows + q.index() * Layout::rows_bytes;
+        barriers.q_empty(q.index()).wait(q.parity() ^ 1);
         if (lane == 0) {
             store_shared(rows + Layout::entry, entry);
             if constexpr (drops) store_shared(rows + Layout::query_head, tiles.head);
             q_full.arrive_and_expect(Layout::q_bytes);
-            load(all.q, Layout::q + q.index * Layout::q_bytes, Config::rows, Config::head, q_full, token, tiles.head);
+            load(all.q, Layout::q + q.index() * Layout::q_bytes, Config::rows, Config::head, q_full, token, tiles.head);
         }
         // Rows that do not exist get zeros: p = 1 there, but q and dout are 0, so nothing comes of it.
         const Strides& strides = params.statistics_strides;
@@ -69,8 +69,8 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
         for (int row = lane; row < Config::rows; row += 32) {
             const auto* of_row = reinterpret_cast<const float*>(statistics + (token + row) * strides.token);
             const bool exists = token + row < params.geometry.query_tokens;
-            copy_async_4(rows + Layout::place_of_row(row), of_row, exists);
-            copy_async_4(rows + Layout::delta + Layout::place_of_row(row), of_row + 1, exists);
+            copy_async_4(rows + row * 4, of_row, exists);
+            copy_async_4(rows + Layout::delta + row * 4, of_row + 1, exists);
         }
         if (drops || entry & 1)
             for (int row = lane; row < Config::rows; row += 32)
@@ -78,10 +78,10 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
         arrive_after_copies(q_full);
         q.advance();
 
-        barriers.dout_empty(dout.index).wait(dout.parity ^ 1);
+        barriers.dout_empty(dout.index()).wait(dout.parity() ^ 1);
         if (lane == 0) {
             dout_full.arrive_and_expect(Layout::dout_bytes);
-            load(all.dout, Layout::dout + dout.index * Layout::dout_bytes, Config::rows, Config::value, dout_full,
+            load(all.dout, Layout::dout + dout.index() * Layout::dout_bytes, Config::rows, Config::value, dout_full,
                  token, tiles.head);
         }
         dout.advance();

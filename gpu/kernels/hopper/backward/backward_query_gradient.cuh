@@ -71,16 +71,16 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
     for (int step = 0; step < share.steps; ++step) {
         const int tile = tiles.entry() >> 1;
         if constexpr (Config::split_dims) {
-            barriers.dq_full_in_dout(warpgroup, dout.index).wait(dout.parity);
-            add_from_stage<Config>(all, base + Layout::dq_in_dout(dout.index), warpgroup, Part::first_dim(warpgroup),
+            barriers.dq_full_in_dout(warpgroup, dout.index()).wait(dout.parity());
+            add_from_stage<Config>(all, base + Layout::dq_in_dout(dout.index()), warpgroup, Part::first_dim(warpgroup),
                                    tile, tiles.head, share.batch);
-            barriers.dout_empty(dout.index).arrive();
-            barriers.dq_full(warpgroup, q.index).wait(q.parity);
-            add_from_stage<Config>(all, base + Layout::dq_in_q(q.index), warpgroup, Part::second_dim(warpgroup), tile,
+            barriers.dout_empty(dout.index()).arrive();
+            barriers.dq_full(warpgroup, q.index()).wait(q.parity());
+            add_from_stage<Config>(all, base + Layout::dq_in_q(q.index()), warpgroup, Part::second_dim(warpgroup), tile,
                                    tiles.head, share.batch);
-            barriers.q_empty(q.index).arrive();
+            barriers.q_empty(q.index()).arrive();
         } else {
-            barriers.dq_full(warpgroup, q.index).wait(q.parity);
+            barriers.dq_full(warpgroup, q.index()).wait(q.parity());
             add_parts<Config>(all, base, warpgroup, tile, tiles.head, share.batch);
             wait_stores_read<0>();
             barriers.dq_empty(warpgroup).arrive();

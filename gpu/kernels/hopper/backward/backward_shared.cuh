@@ -95,13 +95,12 @@ template <class Config>
 struct BackwardLayout {
     static constexpr int q_bytes = Config::rows * Config::head * 2, dout_bytes = Config::rows * Config::value * 2;
     static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
-    // For each row lse, delta and, in a partial tile or with dropout, its bounds; for each step its entry of the work
+    // lse of each row; then delta; then, in a partial tile or with dropout, bounds. For each step its entry of the work
     // list and, with dropout, its query head. A thread reads lse (or delta) of rows 2 t and 2 t + 1 of each eight, with
-    // t = lane % 4. Rows with the same t are stored together, and the four groups begin in different banks.
-    static constexpr int thread_rows_bytes = Config::rows + 16, delta = 4 * thread_rows_bytes;
+    // t = lane % 4, by loads of 8 bytes: loads of 16 bytes of which a warp needs four had two bank conflicts each.
+    static constexpr int delta = Config::rows * 4;
     static constexpr int bounds = 2 * delta, entry = bounds + Config::rows * 16, query_head = entry + 4;
-    static constexpr int rows_bytes = entry + 16;
-    __device__ static int place_of_row(int row) { return row % 8 / 2 * thread_rows_bytes + row / 8 * 8 + row % 2 * 4; }
+    static constexpr int rows_bytes = (entry + 16 + 127) / 128 * 128;
 
     static constexpr int ds_stretches = (Config::rows + 63) / 64, ds_bytes = ds_stretches * Config::keys * 128;
 
@@ -124,18 +123,14 @@ struct BackwardLayout {
 
 constexpr int backward_threads = 3 * 128, computing_threads = 2 * 128;
 
-/// A position in a ring of stages: its index, and the parity of its phase.
+/// A position in a ring of stages, which is gone through twice: first with parity 0, then with parity 1.
 template <int stages>
 struct Stage {
-    int index = 0;
-    std::uint32_t parity = 0;
+    int position = 0;
 
-    __device__ void advance() {
-        if (++index == stages) {
-            index = 0;
-            parity ^= 1;
-        }
-    }
+    __device__ int index() const { return position < stages ? position : position - stages; }
+    __device__ std::uint32_t parity() const { return position < stages ? 0 : 1; }
+    __device__ void advance() { position = position + 1 < 2 * stages ? position + 1 : 0; }
 };
 
 /// The work of a thread block: the query tiles that its work tile meets, for all query heads of the group, in `steps`.

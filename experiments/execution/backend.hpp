@@ -18,12 +18,7 @@
 
 namespace ringlab::experiments {
 
-/// In which repeats every operation is timed. On GPUs this makes short passes slower.
-enum class Timelines {
-    none,
-    extra,  ///< in extra passes after the timed ones, of which one with the median time is kept
-    all,
-};
+using layouts::Timelines;
 
 /// How the passes of a plan are executed, and what is kept of them.
 struct RunOptions {

@@ -8,7 +8,6 @@ namespace ringlab::experiments {
 struct CudaOptions {
     std::string transport = "auto";
     std::string kernels = "auto";
-    bool check_finite = false;
 };
 
 /// NVIDIA GPUs. Throws Error if the program was built without CUDA, if there is no GPU, if there are fewer than ranks

@@ -6,7 +6,6 @@
 #include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"
 #include "gpu/device/cuda_check.hpp"
-#include "gpu/device/occupied_memory.hpp"
 #include "gpu/execution/executor.hpp"
 #include "gpu/kernels/common/clusters.hpp"
 #include "gpu/kernels/common/dim_classes.hpp"
@@ -44,24 +43,14 @@ xt::xtensor<double, N> widened(const gpu::HostTensor<float>& tensor) {
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-PassRun taken(gpu::PassRun& pass) {
-    return {std::move(pass.timelines), std::move(pass.rank_seconds), std::move(pass.issue_seconds),
-            std::move(pass.rotation_seconds), pass.period_seconds};
-}
-
 std::vector<CallTimes> taken(std::vector<gpu::CallSamples> calls) {
     std::vector<CallTimes> all;
     for (auto& call : calls) all.push_back({std::move(call.name), std::move(call.seconds)});
     return all;
 }
 
-static_assert(gpu::MatrixProduct::flop == matrix_product_flop);
-
-gpu::Timelines timelines_of(Timelines asked) {
-    return asked == Timelines::none    ? gpu::Timelines::none
-           : asked == Timelines::extra ? gpu::Timelines::extra
-                                       : gpu::Timelines::all;
-}
+static_assert(2.0 * gpu::matrix_product_size * gpu::matrix_product_size * gpu::matrix_product_size ==
+              matrix_product_flop);
 
 /// Ranks on the GPUs of this process, or of the processes of mpirun.
 class CudaBackend : public Backend {
@@ -122,11 +111,15 @@ public:
             return pass.seconds.empty() ? 0.0 : slowest(pass.seconds)[0];
         };
         return trial_unless_full([&] {
-            const gpu::OccupiedMemory others(ranks, occupied);
+            std::vector<gpu::DeviceBuffer> others;
+            for (int device = 0; device < ranks; ++device) {
+                const gpu::DeviceScope scope(device);
+                others.emplace_back(static_cast<std::size_t>(occupied));
+            }
             const auto rings = execute(
                 plan, {.ring = ranks},
                 {.keep_results = false, .round_results = true, .transport = "copy", .timelines = Timelines::none});
-            return MemoryTrial{.least_free = others.least_free(),
+            return MemoryTrial{.least_free = rings.front().least_free,
                                .forward_seconds = slowest_of(rings.front().forward),
                                .backward_seconds = slowest_of(rings.front().backward)};
         });
@@ -136,28 +129,22 @@ public:
         const gpu::DeviceScope scope(wanted.device);
         DeviceTimes times;
         std::unique_ptr<gpu::DeviceAttention> own;
-        std::unique_ptr<gpu::MatrixProduct> product;
         std::vector<gpu::TimedCall> calls;
         if (wanted.plan) {
             times.kernels = family(wanted.plan->problem, wanted.kernels).name();
             own = attention(wanted);
         }
         for (const auto& name : wanted.names) {
-            if (name == "cudnn") {
-                try {
-                    const auto theirs = cudnn_->calls(wanted.plan->problem, wanted.plan->mask());
-                    calls.insert(calls.end(), theirs.begin(), theirs.end());
-                } catch (const Error& error) {
-                    times.absent.emplace_back(name, error.what());
-                }
-            } else if (name == "matrix_product") {
-                product = std::make_unique<gpu::MatrixProduct>();
-                if (product->available())
-                    calls.push_back(product->call());
-                else
-                    times.absent.emplace_back(name, product->why_not());
-            } else {
+            if (name != "cudnn" && name != "matrix_product") {
                 calls.push_back(own->call(name));
+                continue;
+            }
+            try {
+                const auto theirs = name == "cudnn" ? cudnn_->calls(wanted.plan->problem, wanted.plan->mask())
+                                                    : std::vector{gpu::matrix_product()};
+                calls.insert(calls.end(), theirs.begin(), theirs.end());
+            } catch (const Error& error) {
+                times.absent.emplace_back(name, error.what());
             }
         }
         if (calls.empty()) return times;
@@ -187,10 +174,8 @@ public:
             const gpu::DeviceScope scope(device);
             calls.push_back(attentions.emplace_back(attention(wanted))->call(wanted.names.front()));
         }
-        // As many blocks as a kernel of NCCL takes of its own accord, or more.
-        constexpr int rounds = 3, all_blocks = 32;
-        auto found =
-            gpu::time_busy_links(calls, message_bytes, rounds, transport, transport == "nccl" ? all_blocks : 0);
+        constexpr int rounds = 3;
+        auto found = gpu::time_busy_links(calls, message_bytes, rounds, transport);
         for (int device = 0; device < gpus; ++device) {
             const gpu::DeviceScope scope(device);
             attentions[static_cast<std::size_t>(device)].reset();
@@ -256,7 +241,7 @@ private:
         options.round_results = asked.round_results;
         options.keep_results = asked.keep_results;
         options.deterministic = asked.deterministic;
-        options.timelines = timelines_of(asked.timelines);
+        options.timelines = asked.timelines;
         options.warm_up = asked.warm_up;
         options.warm_up_seconds = asked.warm_up_seconds;
         options.repeats = asked.repeats;
@@ -289,8 +274,9 @@ private:
                            widened<4>(ring.outputs.dv),
                            ring.outputs.dsinks};
         }
-        one.forward = taken(ring.forward);
-        one.backward = taken(ring.backward);
+        one.forward = std::move(ring.forward);
+        one.backward = std::move(ring.backward);
+        one.least_free = ring.least_free;
         for (const auto& use : ring.memory) one.memory.push_back({use.inputs, use.results, use.slots, use.work});
         one.devices = std::move(ring.devices);
         one.clocks = std::move(ring.clocks);

@@ -12,19 +12,7 @@
 
 namespace ringlab::experiments {
 
-/// One pass of all ranks of a ring, as often as it was executed.
-struct PassRun {
-    std::vector<layouts::Timeline> timelines;  ///< by repeat, one of a typical extra pass, or none: see Timelines
-    std::vector<std::vector<double>> seconds;  ///< by repeat and rank: from the pass's start to its end on this one
-    std::vector<std::vector<double>> issue;    ///< likewise: host time until everything was enqueued; may be missing
-    /// Likewise: rotating q and k before a forward pass, dq and dk after a backward pass; no part of `seconds`. Empty
-    /// if nothing is rotated.
-    std::vector<std::vector<double>> rotation;
-    double period = 0;  ///< seconds from a pass's start to the next one's; 0: not known
-
-    /// The timeline with the median makespan. There must be one.
-    const layouts::Timeline& timeline() const { return timelines[layouts::typical(timelines)]; }
-};
+using layouts::PassRun;
 
 /// Memory of a rank in bytes, by what it is for.
 struct MemoryShare {
@@ -41,6 +29,7 @@ struct RingRun {
     reference::Tensor o_unrounded;  ///< o before its last rounding
     PassRun forward, backward;
     std::vector<MemoryShare> memory;       ///< by rank
+    std::int64_t least_free = 0;           ///< bytes of the fullest GPU beside the ring's memory
     std::vector<std::string> devices;      ///< by rank: name of its device
     std::vector<gpu::ClockSample> clocks;  ///< of all GPUs that took part
     double clock_uncertainty = 0;          ///< seconds by which times of different ranks may disagree

@@ -8,25 +8,10 @@
 
 namespace ringlab::gpu {
 
-/// The product of two square bf16 matrices of normal numbers by cuBLAS, which is loaded at run time, on the current
-/// device.
-class MatrixProduct {
-public:
-    MatrixProduct();
-
-    bool available() const { return why_not_.empty(); }
-    const std::string& why_not() const { return why_not_; }
-
-    static constexpr std::int64_t size = 8192;
-    static constexpr double flop = 2.0 * size * size * size;
-
-    /// "matrix_product"
-    TimedCall call() const;
-
-private:
-    std::function<void(cudaStream_t)> multiply_;
-    std::string why_not_;
-};
+/// "matrix_product": of two square bf16 matrices of normal numbers by cuBLAS, on the current device. Throws Error if
+/// there is no cuBLAS.
+TimedCall matrix_product();
+constexpr std::int64_t matrix_product_size = 8192;  ///< rows, and columns
 
 /// Rate at which a kernel reads 1 GiB of the current device's memory.
 double read_bytes_per_second();
@@ -50,26 +35,25 @@ struct BusyLinkSamples {
 };
 
 /// Times `calls` (one for each device), several in a row, both alone and while every device sends to its right
-/// neighbour by `transport` ("copy" or "nccl"). There is a pause before each of 2 * `rounds` rows, so that clocks are
-/// high. Returns no samples if the program was built without the transport. `most_blocks` above 0: NCCL messages with a
-/// kernel of at most so many thread blocks for each direction, as the executor sends them.
+/// neighbour by `transport` ("copy" or "nccl"; the latter as the executor sends messages: by a kernel for each
+/// direction, of as many thread blocks as NCCL takes of its own accord, or more). There is a pause before each of
+/// 2 * `rounds` rows, so that clocks are high. Returns no samples if the program was built without the transport.
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport = "copy", int most_blocks = 0);
-
-/// Sends one message from each device to the next over NCCL, `count` times in a row, on the streams that are given;
-/// enqueues and returns. Null in a program built without NCCL.
-std::function<void(int count, const std::vector<cudaStream_t>&)> nccl_ring(const std::vector<const void*>& from,
-                                                                           const std::vector<void*>& to,
-                                                                           std::int64_t bytes);
+                                const std::string& transport);
 
 /// A device's streams for each direction.
 struct TwoStreams {
     cudaStream_t sends, receives;
 };
 
-/// The same as nccl_ring(), with a kernel of at most `most_blocks` thread blocks for each direction, as the executor
-/// sends messages, and memory of its own that is registered with NCCL.
-std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
-                                                                               int most_blocks);
+/// Sends one message from each device to the next over NCCL, on the streams that are given; enqueues and returns.
+using NcclRing = std::function<void(const std::vector<TwoStreams>&)>;
+
+/// Null in a program built without NCCL.
+NcclRing nccl_ring(const std::vector<const void*>& from, const std::vector<void*>& to, std::int64_t bytes);
+
+/// The same with a kernel of at most `most_blocks` thread blocks for each direction, as the executor sends messages,
+/// and memory of its own that is registered with NCCL.
+NcclRing nccl_ring_apart(int devices, std::int64_t bytes, int most_blocks);
 
 }  // namespace ringlab::gpu

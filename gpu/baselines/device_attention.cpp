@@ -193,7 +193,6 @@ TimedCall DeviceAttention::call(const std::string& name) {
         {"forward", [&](cudaStream_t stream) { work.forward(true, true, stream); }},
         {"forward_first", [&](cudaStream_t stream) { work.forward(true, false, stream); }},
         {"forward_carried", [&](cudaStream_t stream) { work.forward(false, false, stream); }},
-        {"forward_last", [&](cudaStream_t stream) { work.forward(false, true, stream); }},
         {"forward_kept", [&](cudaStream_t stream) { work.end_rows(true, stream); }},
         {"forward_last_kept", [&](cudaStream_t stream) { work.end_rows(false, stream); }},
         {"backward", [&](cudaStream_t stream) { work.backward(work.backward_work, stream); }},

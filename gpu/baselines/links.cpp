@@ -9,27 +9,20 @@
 namespace ringlab::gpu {
 namespace {
 
-/// A device's end of a ring of devices.
+/// A device's end of a ring of devices, which may compute meanwhile.
 struct End {
     int device;
     DeviceBuffer out, in;
-    Stream transfers{Stream::Use::transfers};
-};
-
-/// With what times rows of messages.
-struct TimedEnd : End {
-    Event begin{Event::Use::timing}, finish{Event::Use::timing};
-};
-
-/// In a ring whose devices compute meanwhile.
-struct BusyEnd : End {
-    Stream compute = Stream(), receives{Stream::Use::transfers};
+    Stream transfers{Stream::Use::transfers}, receives{Stream::Use::transfers}, compute = Stream();
     std::vector<Event> call_ends = {}, message_ends = {};
+
+    void synchronize() const {
+        for (const auto* stream : {&compute, &transfers, &receives}) stream->synchronize();
+    }
 };
 
-template <class AnyEnd>
-std::vector<AnyEnd> make_ring(int devices, std::int64_t bytes) {
-    std::vector<AnyEnd> ring;
+std::vector<End> make_ring(int devices, std::int64_t bytes) {
+    std::vector<End> ring;
     for (int device = 0; device < devices; ++device) {
         const DeviceScope scope(device);
         const int next = (device + 1) % devices;
@@ -37,14 +30,13 @@ std::vector<AnyEnd> make_ring(int devices, std::int64_t bytes) {
         RINGLAB_CUDA(cudaDeviceCanAccessPeer(&possible, device, next));
         if (possible && cudaDeviceEnablePeerAccess(next, 0) != cudaSuccess) cudaGetLastError();  // it already was
         const auto size = static_cast<std::size_t>(bytes);
-        ring.push_back({{device, DeviceBuffer(size), DeviceBuffer(size)}});
+        ring.push_back({device, DeviceBuffer(size), DeviceBuffer(size)});
     }
     return ring;
 }
 
 /// Sends one message from each device to the next by copy engines.
-template <class AnyEnd>
-void copy_to_next(const std::vector<AnyEnd>& ring, std::int64_t bytes) {
+void copy_to_next(const std::vector<End>& ring, std::int64_t bytes) {
     for (std::size_t place = 0; place < ring.size(); ++place) {
         const auto& end = ring[place];
         const DeviceScope scope(end.device);
@@ -54,39 +46,43 @@ void copy_to_next(const std::vector<AnyEnd>& ring, std::int64_t bytes) {
     }
 }
 
-/// The same `count` times by NCCL; null in a program built without it.
-template <class AnyEnd>
-std::function<void(int count)> sender_over_nccl(const std::vector<AnyEnd>& ring, std::int64_t bytes) {
+/// The same by NCCL; null in a program built without it.
+std::function<void()> sender_over_nccl(const std::vector<End>& ring, std::int64_t bytes) {
     std::vector<const void*> from;
     std::vector<void*> to;
-    std::vector<cudaStream_t> streams;
+    std::vector<TwoStreams> streams;
     for (const auto& end : ring) {
         from.push_back(end.out.data());
         to.push_back(end.in.data());
-        streams.push_back(end.transfers);
+        streams.push_back({end.transfers, end.transfers});
     }
     const auto send = nccl_ring(from, to, bytes);
     if (!send) return nullptr;
-    return [=](int count) { send(count, streams); };
+    return [=] { send(streams); };
+}
+
+void record_into(std::vector<Event>& events, cudaStream_t stream) {
+    events.emplace_back(Event::Use::timing).record(stream);
 }
 
 /// Mean seconds of a message of the slowest device.
-double time_once(std::vector<TimedEnd>& ring, int count, const std::function<void()>& send) {
+double time_once(std::vector<End>& ring, int count, const std::function<void()>& send) {
     for (auto& end : ring) {
         const DeviceScope scope(end.device);
         end.transfers.synchronize();
-        end.begin.record(end.transfers);
+        end.message_ends.clear();
+        record_into(end.message_ends, end.transfers);
     }
-    send();
+    for (int i = 0; i < count; ++i) send();
+    for (auto& end : ring) {
+        const DeviceScope scope(end.device);
+        record_into(end.message_ends, end.transfers);
+    }
     double slowest = 0;
     for (auto& end : ring) {
         const DeviceScope scope(end.device);
-        end.finish.record(end.transfers);
-    }
-    for (auto& end : ring) {
-        const DeviceScope scope(end.device);
         end.transfers.synchronize();
-        slowest = std::max(slowest, seconds_between(end.begin, end.finish) / count);
+        slowest = std::max(slowest, seconds_between(end.message_ends.front(), end.message_ends.back()) / count);
     }
     return slowest;
 }
@@ -94,26 +90,16 @@ double time_once(std::vector<TimedEnd>& ring, int count, const std::function<voi
 constexpr int calls_in_a_row = 6;
 constexpr std::chrono::milliseconds rest{30};  // so that clocks are high again
 
-void record_into(std::vector<Event>& events, cudaStream_t stream) {
-    events.emplace_back(Event::Use::timing).record(stream);
-}
-
 /// Sends one message from each device to the next; null without the transport. Devices are connected.
-std::function<void()> sender(const std::vector<BusyEnd>& ring, std::int64_t bytes, const std::string& transport,
-                             int most_blocks) {
+std::function<void()> sender(const std::vector<End>& ring, std::int64_t bytes, const std::string& transport) {
     if (transport != "nccl") return [&ring, bytes] { copy_to_next(ring, bytes); };
-    std::function<void(int count)> send;
-    if (most_blocks > 0) {
-        std::vector<TwoStreams> streams;
-        for (const auto& end : ring) streams.push_back({end.transfers, end.receives});
-        if (const auto apart = nccl_ring_apart(static_cast<int>(ring.size()), bytes, most_blocks))
-            send = [=](int count) { apart(count, streams); };
-    } else {
-        send = sender_over_nccl(ring, bytes);
-    }
+    constexpr int all_blocks = 32;
+    const auto send = nccl_ring_apart(static_cast<int>(ring.size()), bytes, all_blocks);
     if (!send) return nullptr;
-    send(1);
-    return [=] { send(1); };
+    std::vector<TwoStreams> streams;
+    for (const auto& end : ring) streams.push_back({end.transfers, end.receives});
+    send(streams);
+    return [=] { send(streams); };
 }
 
 }  // namespace
@@ -123,7 +109,7 @@ std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>
     if (devices < 2) return samples;
     constexpr int count = 10;  // messages in a row, so that starting the devices one after another hardly shows
     for (const auto bytes : message_bytes) {
-        auto ring = make_ring<TimedEnd>(devices, bytes);
+        auto ring = make_ring(devices, bytes);
         for (auto& end : ring) {
             const DeviceScope scope(end.device);
             end.out.fill(0x3c, end.transfers);
@@ -133,30 +119,26 @@ std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>
             time_once(ring, count, send);
             for (int repeat = 0; repeat < repeats; ++repeat) one.seconds.push_back(time_once(ring, count, send));
         };
-        sample("copy", [&] {
-            for (int i = 0; i < count; ++i) copy_to_next(ring, bytes);
-        });
-        if (const auto send = sender_over_nccl(ring, bytes)) sample("nccl", [&] { send(count); });
+        sample("copy", [&] { copy_to_next(ring, bytes); });
+        if (const auto send = sender_over_nccl(ring, bytes)) sample("nccl", send);
     }
     return samples;
 }
 
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport, int most_blocks) {
+                                const std::string& transport) {
     const auto devices = static_cast<int>(calls.size());
-    auto ring = make_ring<BusyEnd>(devices, message_bytes);
+    auto ring = make_ring(devices, message_bytes);
     BusyLinkSamples samples;
     samples.bytes = message_bytes;
-    const auto send = sender(ring, message_bytes, transport, most_blocks);
+    const auto send = sender(ring, message_bytes, transport);
     if (!send) return samples;
     double call_seconds = 0;
     for (int round = 0; round < 2 * rounds + 1; ++round) {
         const bool alone = round % 2 == 0, counts = round > 0;
         for (auto& end : ring) {
             const DeviceScope scope(end.device);
-            end.compute.synchronize();
-            end.transfers.synchronize();
-            end.receives.synchronize();
+            end.synchronize();
             end.call_ends.clear();
             end.message_ends.clear();
         }
@@ -182,9 +164,7 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
         }
         for (auto& end : ring) {
             const DeviceScope scope(end.device);
-            end.compute.synchronize();
-            end.transfers.synchronize();
-            end.receives.synchronize();
+            end.synchronize();
         }
         const DeviceScope scope(0);
         auto& end = ring.front();

@@ -2,6 +2,8 @@
 
 #include "gpu/device/cuda_check.hpp"
 
+#include <array>
+#include <string>
 #include <utility>
 
 namespace ringlab::gpu {
@@ -69,13 +71,15 @@ private:
 /// Owns an event of the device that was current when it was made.
 class Event {
 public:
-    /// `timing` records a time stamp. `ordering` only orders work and costs less.
-    enum class Use { timing, ordering };
+    /// `timing` records a time stamp. The others only order work and cost less; `ordering_across_processes` also in
+    /// streams of other processes.
+    enum class Use : unsigned {
+        timing = cudaEventDefault,
+        ordering = cudaEventDisableTiming,
+        ordering_across_processes = cudaEventDisableTiming | cudaEventInterprocess,
+    };
 
-    explicit Event(Use use) {
-        RINGLAB_CUDA(
-            cudaEventCreateWithFlags(&handle_, use == Use::timing ? cudaEventDefault : cudaEventDisableTiming));
-    }
+    explicit Event(Use use) { RINGLAB_CUDA(cudaEventCreateWithFlags(&handle_, static_cast<unsigned>(use))); }
     ~Event() {
         if (handle_) cudaEventDestroy(handle_);
     }
@@ -108,6 +112,13 @@ inline double seconds_between(cudaEvent_t begin, cudaEvent_t end) {
     float milliseconds = 0;
     RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
     return static_cast<double>(milliseconds) * 1e-3;
+}
+
+/// Where the device is in its host, as in "0000:1b:00.0".
+inline std::string bus_id_of(int device) {
+    std::array<char, 32> text{};
+    RINGLAB_CUDA(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device));
+    return text.data();
 }
 
 }  // namespace ringlab::gpu

@@ -1,8 +1,7 @@
 #include "gpu/device/nvml.hpp"
 
-#include "gpu/device/cuda_check.hpp"
-
-#include <dlfcn.h>
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/shared_library.hpp"
 
 #include <array>
 #include <chrono>
@@ -22,7 +21,6 @@ constexpr int temperature_of_gpu = 0;
 }  // namespace
 
 struct Nvml::Library {
-    void* handle = nullptr;
     Status (*shutdown)() = nullptr;
     Status (*device_by_bus_id)(const char*, Device*) = nullptr;
     Status (*clock)(Device, int, unsigned*) = nullptr;
@@ -34,37 +32,31 @@ struct Nvml::Library {
 
     ~Library() {
         if (shutdown) shutdown();
-        if (handle) dlclose(handle);
-    }
-
-    template <class Function>
-    bool find(const char* name, Function& function) {
-        function = reinterpret_cast<Function>(dlsym(handle, name));
-        return function != nullptr;
     }
 };
 
 Nvml::Nvml() {
-    auto library = std::make_unique<Library>();
-    library->handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library->handle) return;
+    const SharedLibrary nvml({"libnvidia-ml.so.1"});
+    if (!nvml.loaded()) return;
+    const auto find = [&]<class Function>(const char* name, Function*& function) {
+        function = nvml.find<Function>(name);
+        return function != nullptr;
+    };
     Status (*init)() = nullptr;
-    if (!library->find("nvmlInit_v2", init) || init() != success) return;
-    library->find("nvmlShutdown", library->shutdown);
-    const bool complete = library->find("nvmlDeviceGetHandleByPciBusId_v2", library->device_by_bus_id) &&
-                          library->find("nvmlDeviceGetClockInfo", library->clock) &&
-                          library->find("nvmlDeviceGetPowerUsage", library->power) &&
-                          library->find("nvmlDeviceGetTemperature", library->temperature) &&
-                          library->find("nvmlDeviceGetCurrentClocksThrottleReasons", library->throttle) &&
-                          library->find("nvmlSystemGetDriverVersion", library->driver_version);
-    if (!complete) return;
+    if (!find("nvmlInit_v2", init) || init() != success) return;
+    auto library = std::make_unique<Library>();
+    const bool complete = find("nvmlShutdown", library->shutdown) &&
+                          find("nvmlDeviceGetHandleByPciBusId_v2", library->device_by_bus_id) &&
+                          find("nvmlDeviceGetClockInfo", library->clock) &&
+                          find("nvmlDeviceGetPowerUsage", library->power) &&
+                          find("nvmlDeviceGetTemperature", library->temperature) &&
+                          find("nvmlDeviceGetCurrentClocksThrottleReasons", library->throttle) &&
+                          find("nvmlSystemGetDriverVersion", library->driver_version);
     int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) return;
+    if (!complete || cudaGetDeviceCount(&count) != cudaSuccess) return;
     for (int device = 0; device < count; ++device) {
-        std::array<char, 32> bus_id{};
-        RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
         Device found = nullptr;
-        if (library->device_by_bus_id(bus_id.data(), &found) == success) library->devices[device] = found;
+        if (library->device_by_bus_id(bus_id_of(device).c_str(), &found) == success) library->devices[device] = found;
     }
     library_ = std::move(library);
 }

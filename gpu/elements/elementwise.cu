@@ -24,22 +24,6 @@ __device__ std::int64_t element(const Extent& extent, const Strides& strides, st
     return batch * strides.batch + token * strides.token + head * strides.head + dim;
 }
 
-__device__ float load(const ConstView& tensor, std::int64_t index) {
-    switch (tensor.dtype) {
-        case DType::bf16: return __bfloat162float(static_cast<const __nv_bfloat16*>(tensor.data)[index]);
-        case DType::fp16: return __half2float(static_cast<const __half*>(tensor.data)[index]);
-        default: return static_cast<const float*>(tensor.data)[index];
-    }
-}
-
-__global__ void flag_kernel(Extent extent, ConstView tensor, Infinity allowed, std::uint32_t* flag) {
-    const auto count = extent.batch * extent.tokens * extent.heads * extent.dim;
-    for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads) {
-        const float x = load(tensor, element(extent, tensor.strides, i));
-        if (!isfinite(x) && !(allowed == Infinity::negative && x < 0)) *flag = 1;  // all writers write the same
-    }
-}
-
 __global__ void fill_kernel(Extent extent, RowView rows, float value) {
     const auto count = extent.batch * extent.tokens * extent.heads;
     for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads)
@@ -88,14 +72,6 @@ void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed
     else
         normal_kernel<<<blocks_for(count), threads, 0, stream>>>(static_cast<__half*>(data), count, seed);
     RINGLAB_CUDA_LAUNCHED("normal_kernel");
-}
-
-void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
-                     cudaStream_t stream) {
-    const auto count = extent.batch * extent.tokens * extent.heads * extent.dim;
-    if (count == 0) return;
-    flag_kernel<<<blocks_for(count), threads, 0, stream>>>(extent, tensor, allowed, flag);
-    RINGLAB_CUDA_LAUNCHED("flag_kernel");
 }
 
 void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStream_t stream) {

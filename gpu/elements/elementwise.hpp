@@ -6,14 +6,6 @@
 
 namespace ringlab::gpu {
 
-/// Which infinities a tensor may hold.
-enum class Infinity { none, negative };
-
-/// Sets *flag to 1 if an element is NaN, or an infinity that is not allowed; leaves it alone otherwise. In stream
-/// order.
-void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
-                     cudaStream_t stream);
-
 /// Sets all rows to one value. Ignores `extent.dim`. In stream order.
 void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStream_t stream);
 

@@ -5,30 +5,16 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace ringlab::gpu {
-namespace {
-
-template <class Target, class Source>
-Target copy_bits(const Source& source) {
-    static_assert(sizeof(Target) == sizeof(Source));
-    Target target;
-    std::memcpy(static_cast<void*>(&target), &source, sizeof(target));
-    return target;
-}
-
-void require_16_bits(layouts::DType dtype) {
-    require(layouts::bytes_of(dtype) == 2, "the CUDA backend takes bf16 and fp16 tensors, not {}", to_string(dtype));
-}
-
-}  // namespace
 
 void from_bits(std::span<const std::uint16_t> patterns, layouts::DType dtype, std::span<float> numbers) {
-    require_16_bits(dtype);
-    for (std::size_t i = 0; i < patterns.size(); ++i)
-        numbers[i] = dtype == layouts::DType::bf16 ? __bfloat162float(copy_bits<__nv_bfloat16>(patterns[i]))
-                                                   : __half2float(copy_bits<__half>(patterns[i]));
+    require(layouts::bytes_of(dtype) == 2, "the CUDA backend takes bf16 and fp16 tensors, not {}", to_string(dtype));
+    std::ranges::transform(patterns, numbers.begin(), [&](std::uint16_t bits) -> float {
+        if (dtype == layouts::DType::bf16) return __nv_bfloat16(__nv_bfloat16_raw{bits});
+        return __half(__half_raw{bits});
+    });
 }
 
 }  // namespace ringlab::gpu

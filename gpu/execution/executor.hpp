@@ -2,49 +2,15 @@
 
 #include "gpu/device/nvml.hpp"
 #include "gpu/elements/host_tensors.hpp"
-#include "gpu/ranks/rank.hpp"
-#include "gpu/team/team.hpp"
-#include "gpu/transports/transport.hpp"
-#include "layouts/basics/ring_group.hpp"
-#include "layouts/program/program.hpp"
-#include "layouts/schedules/schedule.hpp"
+#include "gpu/execution/ring_setup.hpp"
 #include "layouts/program/timeline.hpp"
+#include "layouts/schedules/schedule.hpp"
 
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace ringlab::gpu {
-
-/// How bytes move between ranks. This decides which threads issue the work.
-enum class TransportKind {
-    loopback,  ///< copies; one thread issues all ranks, any number of which may share a GPU
-    copy,      ///< copy engines with peer access; a thread or process per rank: one host
-    nccl,      ///< NCCL send/recv; a thread or process per rank, each with a GPU of its own: any number of hosts
-    mixed,     ///< copy inside a host, nccl between hosts
-};
-
-constexpr const char* to_string(TransportKind kind) {
-    switch (kind) {
-        case TransportKind::loopback: return "loopback";
-        case TransportKind::copy: return "copy";
-        case TransportKind::nccl: return "nccl";
-        case TransportKind::mixed: return "mixed";
-    }
-    return "?";
-}
-
-/// The kind with this name. Throws Error if there is none.
-TransportKind transport_kind(const std::string& name);
-
-/// In which passes every operation is timed. This takes two events with a time stamp for each operation, which makes
-/// short passes slower.
-enum class Timelines {
-    none,
-    extra,  ///< of five more passes after the timed ones that with the median time is kept
-    all,
-};
 
 /// How run() executes schedules, and what it measures and keeps.
 struct GpuOptions {
@@ -59,10 +25,9 @@ struct GpuOptions {
     bool round_results = false;         ///< results in the problem's dtype; fp32 otherwise
     bool deterministic = false;         ///< backward: dq in a fixed order too
     const KernelFamily* kernels = nullptr;
-    bool check_finite = false;  ///< look at what every operation writes; slow
-    bool poison = false;        ///< NaN in scratch and results before every pass
-    bool keep_results = true;   ///< bring the results to the host
-    Timelines timelines = Timelines::all;
+    bool poison = false;       ///< NaN in scratch and results before every pass
+    bool keep_results = true;  ///< bring the results to the host
+    layouts::Timelines timelines = layouts::Timelines::all;
     int warm_up = 0;             ///< least number of passes before those that are kept
     double warm_up_seconds = 0;  ///< device time before those that are kept, and until they are steady; see Steady
     int repeats = 1;             ///< least number of passes that are kept; results are those of the last one
@@ -72,27 +37,14 @@ struct GpuOptions {
     Clock::duration timeout = std::chrono::minutes(2);
 };
 
-/// Times of one pass, by repeat.
-struct PassRun {
-    std::vector<layouts::Timeline> timelines;  ///< by repeat, one of extra passes, or none: GpuOptions::timelines
-    /// Seconds by repeat, then rank: from the pass's start on the first rank to its end on this one, everything
-    /// included.
-    std::vector<std::vector<double>> rank_seconds;
-    /// Host seconds by repeat, then rank, until the whole pass was enqueued, including waits for peers.
-    std::vector<std::vector<double>> issue_seconds;
-    /// Device seconds by repeat, then rank, of rotating Q and K before a forward pass, or dQ and dK after a backward
-    /// pass. They are no part of rank_seconds. Empty if nothing is rotated.
-    std::vector<std::vector<double>> rotation_seconds;
-    /// From a pass's start to that of the next, on average; 0 for a single one. The time beyond the
-    /// pass itself is a pause.
-    double period_seconds = 0;
-};
-
 /// Results and times of one ring.
 struct GpuRun {
     HostOutputs outputs;
-    PassRun forward, backward;
+    /// Times are everything from the pass's start on the first rank to its end on each. Host times include waits for
+    /// peers.
+    layouts::PassRun forward, backward;
     std::vector<MemoryUse> memory;     ///< by rank
+    std::int64_t least_free = 0;       ///< bytes of the fullest device, with all of the ring's memory taken
     std::vector<std::string> devices;  ///< by rank: name of its GPU
     std::vector<ClockSample> clocks;   ///< samples of all GPUs that took part
     /// Seconds by which times of different ranks may disagree; 0 within one GPU.
@@ -104,29 +56,15 @@ struct GpuRun {
 ///
 /// `forward` is a forward schedule; `backward`, if not null, one of the same problem, mask and layout, and then runs
 /// after it. bf16 and fp16 problems. `inputs` has one entry per replica, the same on every process; none: normal
-/// numbers made on the devices, for timing. `team` must have team_size() members. Returns one result per replica on the
-/// root process, nothing on others.
+/// numbers made on the devices, for timing. `team` must have team_size() members. `make_fabric` is called when the
+/// routes are known; without it the fabric is that of the transport. Returns one result per replica on the root
+/// process, nothing on others.
 ///
-/// Throws Error if these do not fit together, and what Issuer::run() throws; where members are processes, an error of
-/// one ends all of them, see Team::give_up().
-std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
-                        std::span<const HostInputs> inputs, const GpuOptions& options);
-
-/// The same over a fabric that `make_fabric` makes when the routes are known.
+/// Throws Error if these do not fit together, and what Issuer::enqueue() throws; where members are processes, an error
+/// of one ends all of them, see Team::give_up().
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options,
-                        const FabricFactory& make_fabric);
-
-/// The fabric of a transport. That of loopback is that of copy.
-FabricFactory fabric_factory(TransportKind kind);
-
-/// Between which ranks copies reach: all for copy and loopback, those of a host for mixed, none for nccl. All members
-/// call it, where they are processes.
-RankHosts reach_of_copies(TransportKind kind, Team& team, Clock::duration timeout);
-
-/// The programs of schedules for ranks between which copies reach as `hosts` says. NCCL cannot read a peer's memory, so
-/// the owners of fetched blocks send them if a ring has several hosts.
-layouts::Program program_of(const layouts::Schedule& schedule, const layouts::RingGroup& group, const RankHosts& hosts);
+                        const FabricFactory& make_fabric = {});
 
 /// Number of issuing threads of a run in one process.
 int team_size(const GpuOptions& options);
@@ -136,8 +74,6 @@ struct DeviceInfo {
     std::string name;
     std::string bus_id;
     int multiprocessors = 0;
-    int major = 0, minor = 0;  ///< compute capability
-    std::int64_t memory_bytes = 0;
 };
 
 /// All CUDA devices of this process; none if there is no driver.

@@ -69,7 +69,6 @@ void Issuer::mark(std::size_t rank, PassState& pass) const {
     constexpr std::size_t now_and_then = most_ahead / 4;
     const auto& work = *ranks_[rank].work;
     const auto& code = pass.program->code;
-    const bool all = pass.timeline || work.checks_finite();
     constexpr auto nobody = end_of_pass - 1;
     const auto computes = [&](std::size_t i) { return code[i].op.lane() == layouts::compute_lane; };
     const auto marked_as = [&](std::size_t i) {
@@ -77,7 +76,7 @@ void Issuer::mark(std::size_t rank, PassState& pass) const {
         return launch ? launch->attends.front() : i;
     };
     std::vector<std::size_t> looks_at(code.size(), nobody);  // by message: the operation that computes with it
-    pass.marked.assign(code.size(), all);
+    pass.marked.assign(code.size(), pass.timeline);
     pass.shown_by.assign(code.size(), nobody);
     for (std::size_t i = 0; i < code.size(); ++i) {
         if (!computes(i) && !work.has_arrival_flag(pass_, i)) pass.marked[i] = true;
@@ -104,12 +103,6 @@ void Issuer::mark(std::size_t rank, PassState& pass) const {
     }
     for (std::size_t i = 0; i < code.size(); ++i)
         if (pass.shown_by[i] == nobody) pass.shown_by[i] = pass.shown_by[looks_at[i]];
-}
-
-void Issuer::run(const std::function<void()>& underway) {
-    enqueue();
-    underway();
-    wait();
 }
 
 void Issuer::enqueue() {
@@ -316,7 +309,6 @@ void Issuer::end(std::size_t rank, Lane& lane) {
     const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane())];
     if (!pass.marked[index]) return;
     work.arrived(pass_, index, stream);
-    work.check(pass_, index, stream);
     pass.events->end[index].record(stream);
 }
 

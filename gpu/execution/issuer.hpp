@@ -6,7 +6,6 @@
 #include "processes/waiting.hpp"
 
 #include <array>
-#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -57,23 +56,20 @@ public:
     Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
         : ranks_(std::move(ranks)), team_(team), options_(options) {}
 
-    /// Prepares what the next run() is to enqueue, with one set of events per rank: everything that takes host time and
+    /// Prepares what enqueue() is to enqueue next, with one set of events per rank: everything that takes host time and
     /// can be done before the ranks start together.
     void prepare(layouts::Pass pass, const std::vector<PassEvents*>& events);
 
     /// Enqueues what was prepared. Waits for devices only where a lane is too far ahead, and for other threads or
     /// processes where a transfer needs their part. Throws Error that names rank and operation if nothing has ended for
-    /// the time-out, if no operation can ever begin, or if a device, transfer or check fails; Cancelled if another
+    /// the time-out, if no operation can ever begin, or if a device or transfer fails; Cancelled if another
     /// member of the team has failed.
     void enqueue();
 
     /// Waits for the end of what was enqueued; throws likewise.
     void wait();
 
-    /// Both, and calls `underway` in between.
-    void run(const std::function<void()>& underway);
-
-    /// Host time of the last run, from its begin until everything was enqueued, including waits for peers.
+    /// Host time of the last enqueue(), including waits for peers.
     Clock::duration issue_time() const { return issue_time_; }
 
     /// After a failure: ends all waits and lets the devices run dry, whatever the data.
@@ -90,7 +86,7 @@ private:
     struct PassState {
         const layouts::RankProgram* program = nullptr;
         bool timeline = false;
-        std::vector<char> marked;   // by instruction: its end is an event
+        std::vector<char> marked;  // by instruction: its end is an event
         /// By instruction: the marked one whose end says that it has ended, too, or end_of_pass.
         std::vector<std::size_t> shown_by;
         // The rest is of the latest pass.

@@ -14,14 +14,6 @@ using processes::take;
 
 namespace {
 
-/// The parts of a result that are not vectors.
-struct RankFacts {
-    int global_rank;
-    MemoryUse memory;
-    Picoseconds clock_uncertainty;
-    std::array<char, 256> device_name;
-};
-
 template <class Result, class Visit>
 void for_each_vector(Result& result, Visit visit) {
     visit(result.outputs.o);
@@ -42,8 +34,7 @@ void for_each_vector(Result& result, Visit visit) {
 }
 
 void pack(const RankResult& result, Bytes& bytes) {
-    append(bytes,
-           std::vector{RankFacts{result.global_rank, result.memory, result.clock_uncertainty, result.device_name}});
+    append(bytes, std::vector<RankFacts>{result});
     for_each_vector(result, [&](const auto& vector) { append(bytes, vector); });
 }
 
@@ -51,10 +42,7 @@ RankResult unpack(std::span<const std::byte>& bytes) {
     RankResult result;
     std::vector<RankFacts> facts;
     take(bytes, facts);
-    result.global_rank = facts.front().global_rank;
-    result.memory = facts.front().memory;
-    result.clock_uncertainty = facts.front().clock_uncertainty;
-    result.device_name = facts.front().device_name;
+    static_cast<RankFacts&>(result) = facts.at(0);
     for_each_vector(result, [&](auto& vector) { take(bytes, vector); });
     return result;
 }
@@ -70,20 +58,21 @@ void place_rows(const std::vector<float>& local, std::span<const std::int64_t> p
         }
 }
 
-PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankResult* const> ranks, Timelines kept) {
-    const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->passes[size(pass)]; };
+layouts::PassRun assemble_pass(const layouts::Program& program, std::span<RankResult* const> ranks,
+                               layouts::Timelines kept) {
+    const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->of(program.pass); };
     const auto first_start = [&](const std::vector<Picoseconds> PassTimes::*starts, std::size_t i) {
         auto start = std::numeric_limits<Picoseconds>::max();
         for (const auto* rank : ranks) start = std::min(start, (times(rank).*starts)[i]);
         return start;
     };
-    PassRun run;
+    layouts::PassRun run;
     for (std::size_t repeat = 0; repeat < times(ranks.front()).start.size(); ++repeat) {
         const auto start = first_start(&PassTimes::start, repeat);
-        auto& seconds = run.rank_seconds.emplace_back();
-        auto& issue = run.issue_seconds.emplace_back();
+        auto& seconds = run.seconds.emplace_back();
+        auto& issue = run.issue.emplace_back();
         if (!times(ranks.front()).rotation.empty()) {
-            auto& rotation = run.rotation_seconds.emplace_back();
+            auto& rotation = run.rotation.emplace_back();
             for (const auto* rank : ranks) rotation.push_back(times(rank).rotation[repeat]);
         }
         for (const auto* rank : ranks) {
@@ -92,8 +81,7 @@ PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankR
         }
     }
     if (const auto& starts = times(ranks.front()).start; starts.size() > 1)
-        run.period_seconds =
-            layouts::to_seconds(starts.back() - starts.front()) / static_cast<double>(starts.size() - 1);
+        run.period = layouts::to_seconds(starts.back() - starts.front()) / static_cast<double>(starts.size() - 1);
     const auto timelines = times(ranks.front()).timeline_start.size();
     for (std::size_t i = 0; i < timelines; ++i) {
         const auto start = first_start(&PassTimes::timeline_start, i);
@@ -111,7 +99,7 @@ PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankR
         layouts::set_begins(timeline, program);
         for (auto& span : timeline.spans) span.busy = span.end - span.begin;
     }
-    if (kept == Timelines::extra) run.timelines = {std::move(run.timelines[layouts::typical(run.timelines)])};
+    if (kept == layouts::Timelines::extra) run.timelines = {run.timeline()};
     return run;
 }
 
@@ -172,8 +160,10 @@ GpuRun assemble(const Job& job, std::span<RankResult* const> ranks) {
         run.clocks.insert(run.clocks.end(), rank->clocks.begin(), rank->clocks.end());
         run.clock_uncertainty = std::max(run.clock_uncertainty, layouts::to_seconds(rank->clock_uncertainty));
     }
-    run.forward = assemble_pass(0, job.programs[0], ranks, job.options.timelines);
-    if (job.backward) run.backward = assemble_pass(1, job.programs[1], ranks, job.options.timelines);
+    const auto fullest = std::ranges::min_element(ranks, {}, [](const auto* rank) { return rank->free_bytes; });
+    run.least_free = static_cast<std::int64_t>((*fullest)->free_bytes);
+    run.forward = assemble_pass(job.programs[0], ranks, job.options.timelines);
+    if (job.backward) run.backward = assemble_pass(job.programs[1], ranks, job.options.timelines);
     return run;
 }
 

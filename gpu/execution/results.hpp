@@ -14,13 +14,6 @@
 
 namespace ringlab::gpu {
 
-/// A rank and where it runs.
-struct Seat {
-    int global_rank = 0;
-    int member = 0;
-    int device = -1;  // as its own process numbers it; -1 in others
-};
-
 /// Everything that is known of a run before it touches a device.
 struct Job {
     Team& team;
@@ -28,17 +21,10 @@ struct Job {
     const layouts::Schedule* backward;
     std::span<const HostInputs> inputs;
     const GpuOptions& options;
-    std::vector<layouts::Program> programs;  // by pass
-    std::vector<Seat> seats;                 // by global rank
     const Nvml& nvml;
-    RankHosts hosts;  // reach_of_copies()
-
-    int passes() const { return backward ? 2 : 1; }
+    RankHosts hosts;                              // reach_of_copies()
+    std::vector<layouts::Program> programs = {};  // by pass
 };
-
-/// How long a member waits for the others where all meet. It is longer than any other time-out, because a member that
-/// is stuck in an operation knows more about the cause and should report first.
-inline Clock::duration patience_of(const GpuOptions& options) { return 2 * options.timeout; }
 
 /// Spans of a rank's operations in a pass with a timeline, on the common clock. Begins are the moments at which
 /// operations were posted. Attends of one launch are not timed one by one: the launch's time is divided among them by
@@ -50,20 +36,28 @@ std::vector<layouts::Span> spans_of(const Rank& rank, layouts::Pass pass, int ri
 struct PassTimes {
     std::vector<layouts::Picoseconds> start, finish;   // by repeat
     std::vector<double> issue;                         // by repeat, seconds
-    std::vector<double> rotation;                      // by repeat, seconds; see PassRun
+    std::vector<double> rotation;                      // by repeat, seconds; see layouts::PassRun
     std::vector<layouts::Picoseconds> timeline_start;  // by timeline
     std::vector<layouts::Span> spans;                  // timeline after timeline
 };
 
-/// The results and times of one rank in a run; they travel to the root process.
-struct RankResult {
+/// What is known of one rank after a run, in numbers.
+struct RankFacts {
     int global_rank = 0;
-    RankOutputs outputs;
     MemoryUse memory;
-    std::array<PassTimes, 2> passes;
+    std::size_t free_bytes = 0;  ///< of its device, at the end
     layouts::Picoseconds clock_uncertainty = 0;
-    std::vector<ClockSample> clocks;
     std::array<char, 256> device_name{};
+};
+
+/// The results and times of one rank in a run; they travel to the root process.
+struct RankResult : RankFacts {
+    PassTimes& of(layouts::Pass pass) { return passes[static_cast<std::size_t>(pass)]; }
+    const PassTimes& of(layouts::Pass pass) const { return passes[static_cast<std::size_t>(pass)]; }
+
+    RankOutputs outputs;
+    std::array<PassTimes, 2> passes;
+    std::vector<ClockSample> clocks;
 };
 
 /// All ranks' results by global rank, on the root process; nothing on others.

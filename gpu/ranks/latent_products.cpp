@@ -1,13 +1,12 @@
 #include "gpu/ranks/latent_products.hpp"
 
+#include "gpu/device/cublas.hpp"
 #include "gpu/device/cuda_check.hpp"
-#include "gpu/device/shared_library.hpp"
 #include "gpu/elements/elementwise.hpp"
 #include "gpu/kernels/attention.hpp"
 #include "gpu/transports/slot_map.hpp"
 #include "layouts/basics/require.hpp"
 
-#include <cublas_v2.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -15,20 +14,6 @@
 
 namespace ringlab::gpu {
 namespace {
-
-void require_product(cublasStatus_t status, const char* what) {
-    require(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {} failed with status {}", what, static_cast<int>(status));
-}
-
-/// cublasGemmStridedBatchedEx: C++ has a second function of that name.
-using BatchedProduct = cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
-                                      const void*, cudaDataType, int, long long, const void*, cudaDataType, int,
-                                      long long, const void*, void*, cudaDataType, int, long long, int,
-                                      cublasComputeType_t, cublasGemmAlgo_t);
-
-cudaDataType type_of(DType dtype) {
-    return dtype == DType::fp32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
-}
 
 std::int64_t matrix_elements(const layouts::Problem& p) { return p.kv_heads * p.expanded_dim() * p.latent.rank; }
 
@@ -48,58 +33,9 @@ SomeView of_batch(const SomeView& view, std::int64_t batch) {
 
 }  // namespace
 
-/// A row-major matrix in device memory; several lie `apart` elements from each other.
-struct DeviceMatrix {
-    const void* data = nullptr;
-    DType dtype = DType::bf16;
-    std::int64_t stride = 0;
-    std::int64_t apart = 0;
-    bool transposed = false;
-};
-
-class LatentProducts::Library {
-public:
-    Library() {
-        const auto major = fmt::format("libcublas.so.{}", CUDART_VERSION / 1000);
-        const SharedLibrary library({major, "libcublas.so"});
-        require(library.loaded(), "a latent is expanded and compressed by cuBLAS: {}", library.why_not());
-        destroy_ = library.find<decltype(cublasDestroy_v2)>("cublasDestroy_v2");
-        set_stream_ = library.find<decltype(cublasSetStream_v2)>("cublasSetStream_v2");
-        multiply_ = library.find<BatchedProduct>("cublasGemmStridedBatchedEx");
-        const auto create = library.find<decltype(cublasCreate_v2)>("cublasCreate_v2");
-        require(create && destroy_ && set_stream_ && multiply_, "cuBLAS lacks a function that a latent needs");
-        require_product(create(&handle_), "starting");
-    }
-    ~Library() { destroy_(handle_); }
-    Library(const Library&) = delete;
-    Library& operator=(const Library&) = delete;
-
-    /// c (rows x columns) = a b, or c += a b, `count` times. A row-major matrix is the transpose of the column-major
-    /// one that cuBLAS takes the same memory for: so c^T = b^T a^T.
-    void multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner, const DeviceMatrix& a,
-                  const DeviceMatrix& b, const DeviceMatrix& c, bool adds, std::int64_t count, cudaStream_t stream) {
-        if (rows == 0) return;
-        const float one = 1, beta = adds ? 1 : 0;
-        const auto number = [](std::int64_t value) { return static_cast<int>(value); };
-        const auto how = [](const DeviceMatrix& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-        require_product(set_stream_(handle_, stream), "choosing a stream");
-        require_product(multiply_(handle_, how(b), how(a), number(columns), number(rows), number(inner), &one, b.data,
-                                  type_of(b.dtype), number(b.stride), b.apart, a.data, type_of(a.dtype),
-                                  number(a.stride), a.apart, &beta, const_cast<void*>(c.data), type_of(c.dtype),
-                                  number(c.stride), c.apart, number(count), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                        "a product");
-    }
-
-private:
-    decltype(cublasDestroy_v2)* destroy_;
-    decltype(cublasSetStream_v2)* set_stream_;
-    BatchedProduct* multiply_;
-    cublasHandle_t handle_ = nullptr;
-};
-
 LatentProducts::LatentProducts(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank)
     : problem_(forward.problem()),
-      library_(std::make_unique<Library>()),
+      cublas_(std::make_unique<Cublas>()),
       matrices_(static_cast<std::size_t>(matrix_elements(problem_) * bytes_of(problem_.dtype))) {
     if (!backward) return;
     gradient_ = DeviceBuffer(static_cast<std::size_t>(matrix_elements(problem_)) * sizeof(float));
@@ -135,9 +71,9 @@ void LatentProducts::expand(const Extent& extent, const ConstView& latent, const
         const DeviceMatrix made_of{from.data, from.dtype, from.strides.token};
         const auto make = [&](const View& to, std::int64_t row, std::int64_t dims) {
             const auto view = of_batch(to, b);
-            library_->multiply(extent.tokens, dims, rank, made_of, rows_from(row),
-                               {view.data, view.dtype, view.strides.token, view.strides.head}, false, extent.heads,
-                               stream);
+            cublas_->multiply(extent.tokens, dims, rank, made_of, rows_from(row),
+                              {view.data, view.dtype, view.strides.token, view.strides.head}, false, extent.heads,
+                              stream);
         };
         make(k, 0, own);
         make(v, own, problem_.value_dim);
@@ -167,11 +103,11 @@ void LatentProducts::compress(const Compression& what, cudaStream_t stream) {
         const auto to = of_batch(what.dlatent, b);
         const auto latent = of_batch(what.latent, b);
         DeviceMatrix together{of_batch(rows, b).data, problem_.dtype, row};
-        library_->multiply(tokens, rank, row, together, matrices, {to.data, to.dtype, to.strides.token}, what.adds, 1,
-                           stream);
+        cublas_->multiply(tokens, rank, row, together, matrices, {to.data, to.dtype, to.strides.token}, what.adds, 1,
+                          stream);
         together.transposed = true;
-        library_->multiply(row, rank, tokens, together, {latent.data, latent.dtype, latent.strides.token}, gradient,
-                           true, 1, stream);
+        cublas_->multiply(row, rank, tokens, together, {latent.data, latent.dtype, latent.strides.token}, gradient,
+                          true, 1, stream);
     }
     if (shared > 0)
         sum_heads({batch, tokens, heads, shared}, from_dim(what.dlatent, rank), from_dim(what.dk, own), what.adds,

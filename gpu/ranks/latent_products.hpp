@@ -9,8 +9,10 @@
 
 namespace ringlab::gpu {
 
+class Cublas;
+
 /// The matrices of a latent on one device, and their products: K and V from the latent (layouts::OpKind::expand), and
-/// the latent's gradient from theirs (compress). Uses cuBLAS, which is loaded at run time. One thread at a time.
+/// the latent's gradient from theirs (compress). One thread at a time.
 class LatentProducts {
 public:
     /// `backward` may be null. Throws Error if there is no cuBLAS.
@@ -47,10 +49,8 @@ public:
     std::vector<float> gradient() const;
 
 private:
-    class Library;
-
     const layouts::Problem& problem_;
-    std::unique_ptr<Library> library_;
+    std::unique_ptr<Cublas> cublas_;
     DeviceBuffer matrices_, gradient_;
     DeviceBuffer rows_;  // of what is compressed: own dims of dk, then dv, (batch, tokens, heads, dim), in 16 bits
 };

@@ -13,10 +13,6 @@ using layouts::Pool;
 
 namespace {
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
-
 /// Rows of all heads.
 std::int64_t rows_of(const layouts::Schedule& schedule, int rank) {
     const auto& problem = schedule.problem();

@@ -15,12 +15,6 @@ using layouts::Pool;
 
 namespace {
 
-// Fields of pools, see Frame.
-struct FieldOf {
-    static constexpr std::size_t k = 0, v = 1;    // of kv, dkv
-    static constexpr std::size_t o = 0, lse = 1;  // of output
-};
-
 View as_tensor(const RowView& rows) { return {rows.data, DType::fp32, rows.strides}; }
 
 void require_supported(const layouts::Schedule& schedule) {
@@ -36,7 +30,7 @@ void require_supported(const layouts::Schedule& schedule) {
 }  // namespace
 
 Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
-           const std::vector<const layouts::Program*>& programs, const std::vector<SlotMap>& maps,
+           const std::vector<layouts::Program>& programs, const std::vector<SlotMap>& maps,
            std::shared_ptr<void> exchange, const RankOptions& options)
     : problem_(forward.problem()),
       rank_(rank),
@@ -47,15 +41,12 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     require_supported(forward);
     if (backward) require_supported(*backward);
     if (!options_.give_up_stream) options_.give_up_stream = own_give_up_stream_.emplace();
-    std::size_t instructions = 0;
-    for (const auto* program : programs) {
-        auto& pass = of(program->pass);
-        pass.schedule = program->pass == Pass::forward ? &forward : backward;
-        set_up(pass, *program, maps);
-        instructions = std::max(instructions, pass.program->code.size());
+    for (const auto& program : programs) {
+        auto& pass = of(program.pass);
+        pass.schedule = program.pass == Pass::forward ? &forward : backward;
+        set_up(pass, program, maps);
     }
     if (problem_.latent.is_given()) latent_ = std::make_unique<LatentProducts>(forward, backward, rank);
-    if (options.check_finite) finite_.emplace(instructions);
     if (const auto& sinks = problem_.sinks; !sinks.empty()) {
         sinks_ = uploaded(std::vector<float>(sinks.begin(), sinks.end()), *options_.tables);
         sink_gradient_ = uploaded(std::vector<float>(sinks.size()), *options_.tables);
@@ -143,8 +134,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
 
 /// Additions of whole gradients at the end of a pass are made by the launch that rounds dk and dv.
 void Rank::find_rounded_adds(PassState& pass) const {
-    if (!options_.memory.round_results || options_.check_finite || problem_.latent.is_given())
-        return;  // checks see sums
+    if (!options_.memory.round_results || problem_.latent.is_given()) return;
     const std::span code(pass.program->code.data(), pass.program->operations);
     const auto is_rounded = [&](const layouts::Instruction& instruction) {
         const auto& op = instruction.op;
@@ -203,8 +193,7 @@ void Rank::build_work_lists(PassState& pass) {
 
 void Rank::prepare_merging(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
     const auto& schedule = *pass.schedule;
-    const bool may =
-        schedule.is_one_launch() && options_.merging_ranks > 0 && !options_.check_finite && !problem_.dropout.drops();
+    const bool may = schedule.is_one_launch() && options_.merging_ranks > 0 && !problem_.dropout.drops();
     if (!may) return;
     const auto keys = schedule.part(rank_, {}), rows = schedule.part(schedule.row_block(rank_), {});
     if (rows.tokens.size() > 0) add_work_list(pass, rows, keys);  // although they may see none of the own keys
@@ -258,20 +247,6 @@ RankOutputs Rank::download() const {
         sink_gradient_->download(outputs.dsinks.data());
     }
     return outputs;
-}
-
-void Rank::check(Pass which, std::size_t index, cudaStream_t stream) {
-    if (!finite_) return;
-    const auto& pass = of(which);
-    const auto look = [&](std::size_t i, bool ends) { finite_->look(*pass.memory, *pass.program, i, ends, stream); };
-    const auto* fused = pass.launches->find(index);
-    if (!fused) return look(index, pass.program->code[index].op.ends);
-    if (fused->attends.front() != index) return;
-    for (const auto attend : fused->attends) look(attend, fused->last);
-}
-
-std::optional<NotFinite> Rank::first_not_finite(Pass pass) const {
-    return finite_ ? finite_->first(program(pass)) : std::nullopt;
 }
 
 // How a rank comes by its caller's tensors.

@@ -2,7 +2,6 @@
 
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/device/device_buffer.hpp"
-#include "gpu/ranks/finite_check.hpp"
 #include "gpu/ranks/fused_launches.hpp"
 #include "gpu/ranks/latent_products.hpp"
 #include "gpu/ranks/merging_pass.hpp"
@@ -22,7 +21,6 @@ namespace ringlab::gpu {
 struct RankOptions {
     MapOptions memory;
     bool deterministic = false;
-    bool check_finite = false;
     const KernelFamily* kernels = nullptr;
     FusedStart fused_start = FusedStart::all_arrived;
     std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a launch waits for a block
@@ -40,17 +38,15 @@ struct RankOptions {
 /// are given.
 class Rank {
 public:
-    /// `backward` may be null; `programs` are those of the schedules, `maps` of all ranks by options.memory, and
-    /// `exchange` is exchange memory. Builds the work lists of all passes; the device must be current and stays so.
-    /// Throws Error if the kernels cannot do the problem.
+    /// `backward` may be null; `programs` are those of the schedules and outlive the rank, `maps` of all ranks by
+    /// options.memory, and `exchange` is exchange memory. Builds the work lists of all passes; the device must be
+    /// current and stays so. Throws Error if the kernels cannot do the problem.
     Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
-         const std::vector<const layouts::Program*>& programs, const std::vector<SlotMap>& maps,
+         const std::vector<layouts::Program>& programs, const std::vector<SlotMap>& maps,
          std::shared_ptr<void> exchange, const RankOptions& options);
     /// Waits for what give_up() may have enqueued on the rank's own stream: it writes to memory that ends here.
     ~Rank();
 
-    /// The memory that peers read and write.
-    JoiningRank::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }
     const RankMemory& memory() const { return memory_; }
     /// Bytes of local memory that a pass uses: all of it or nothing.
     std::size_t local_bytes(layouts::Pass pass) const;
@@ -115,8 +111,6 @@ public:
     /// than it is stored in is converted.
     void arrived(layouts::Pass pass, std::size_t index, cudaStream_t stream);
 
-    bool checks_finite() const { return finite_.has_value(); }
-
     /// Whether a backward pass overwrites the forward pass's fp32 output: with round_results dQ uses the same memory.
     /// Then every backward pass needs a forward pass before it.
     bool backward_overwrites_output() const { return memory_.map().dq_overwrites_output(); }
@@ -127,12 +121,6 @@ public:
 
     /// After the last operation: adds sinks and rounds results to the problem's dtype, if asked for.
     void finish(layouts::Pass pass, cudaStream_t stream);
-
-    /// Checks in stream order that an operation has written finite values, if check_finite was asked for.
-    void check(layouts::Pass pass, std::size_t index, cudaStream_t stream);
-
-    /// The first tensor of the last pass that was not finite, if any. Waits for the device.
-    std::optional<NotFinite> first_not_finite(layouts::Pass pass) const;
 
 private:
     using Tokens = std::tuple<int, std::int64_t, std::int64_t>;  // block, first, end
@@ -191,7 +179,6 @@ private:
     std::array<PassState, 2> passes_;
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;
     std::vector<std::shared_ptr<const KeyPositions>> key_positions_;
-    std::optional<FiniteCheck> finite_;
     std::unique_ptr<LatentProducts> latent_;             // where there is one
     std::optional<DeviceBuffer> positions_;              // of own tokens, by which they are rotated
     std::optional<DeviceBuffer> row_positions_;          // of own rows, where not all tokens have one

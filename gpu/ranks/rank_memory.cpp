@@ -20,9 +20,6 @@ namespace {
 
 constexpr std::uint8_t nan_byte = 0xff;  // a float, bf16 or fp16 of such bytes is a NaN
 
-// Fields of kv and dkv.
-constexpr std::size_t keys = 0, values = 1;
-
 std::vector<float> download_numbers(const void* device, std::size_t elements, DType dtype) {
     std::vector<float> numbers(elements);
     if (elements == 0) return numbers;
@@ -108,8 +105,8 @@ void RankMemory::load(const HostInputs& inputs) const {
     if (has_latent()) {
         upload("k, the latent,", inputs.k, field(Pass::forward, own(Pool::latent)), false);
     } else {
-        upload("k", inputs.k, field(Pass::forward, own(Pool::kv), keys), false);
-        upload("v", inputs.v, field(Pass::forward, own(Pool::kv), values), false);
+        upload("k", inputs.k, field(Pass::forward, own(Pool::kv), FieldOf::k), false);
+        upload("v", inputs.v, field(Pass::forward, own(Pool::kv), FieldOf::v), false);
     }
     if (with_gradients_) upload("dout", inputs.dout, field(Pass::backward, own(Pool::dout)), true);
 }
@@ -125,7 +122,7 @@ void RankMemory::load_random(int seed) const {
     const auto q = field(Pass::forward, own(Pool::q));
     fill_random(q, q);
     const auto given = field(Pass::forward, own(has_latent() ? Pool::latent : Pool::kv));
-    fill_random(given, has_latent() ? given : field(Pass::forward, own(Pool::kv), values));
+    fill_random(given, has_latent() ? given : field(Pass::forward, own(Pool::kv), FieldOf::v));
     if (with_gradients_) {
         const auto dout = field(Pass::backward, own(Pool::dout));
         fill_random(dout, dout);
@@ -155,8 +152,8 @@ RankOutputs RankMemory::download() const {
         return download(options_.round_results ? rounded(pool, which) : field(Pass::backward, own(pool), which));
     };
     out.dq = gradient(Pool::dq, 0);
-    out.dk = gradient(has_latent() ? Pool::dlatent : Pool::dkv, keys);
-    if (!has_latent()) out.dv = gradient(Pool::dkv, values);
+    out.dk = gradient(has_latent() ? Pool::dlatent : Pool::dkv, FieldOf::k);
+    if (!has_latent()) out.dv = gradient(Pool::dkv, FieldOf::v);
     return out;
 }
 

@@ -18,12 +18,6 @@ using layouts::Pool;
 
 namespace {
 
-// Fields of pools, see Frame.
-constexpr std::size_t value_field = 1;         // of kv, dkv
-constexpr std::size_t lse_field = 1;           // of output
-constexpr std::size_t statistics_field = 1;    // of dout
-constexpr std::size_t maximum = 1, total = 2;  // of state
-
 /// Statistics are pairs of numbers.
 Statistics statistics_of(const RowView& numbers) {
     const auto& strides = numbers.strides;
@@ -34,7 +28,6 @@ Statistics statistics_of(const RowView& numbers) {
 
 void Rank::clear(Pass which, cudaStream_t stream) {
     auto& pass = of(which);
-    if (finite_) finite_->clear(stream);
     number_ = ++count_;
     pass.launches->begin_pass(number_);
     if (which == Pass::backward && latent_) latent_->begin_gradient(stream);
@@ -56,14 +49,14 @@ void Rank::start(Pass which, cudaStream_t stream) {
         // is set to 0 afterwards if the rows of dq and o have different widths.
         const bool with_o = !backward_overwrites_output() || problem_.head_dim == problem_.value_dim;
         const auto dout = memory.own(Pool::dout), dq = memory.own(Pool::dq);
-        prepare_backward(
-            {extent, memory.view(output), memory.view(dout), memory.rows(output, lse_field),
-             statistics_of(memory.rows(dout, statistics_field)), with_o ? memory.view(dq) : View{}, problem_.head_dim},
-            stream);
+        prepare_backward({extent, memory.view(output), memory.view(dout), memory.rows(output, FieldOf::lse),
+                          statistics_of(memory.rows(dout, FieldOf::statistics)), with_o ? memory.view(dq) : View{},
+                          problem_.head_dim},
+                         stream);
         if (!with_o) memory_.fill(memory.field(dq), 0, stream);
         if (sinks_)
             sink_gradient(
-                {extent.batch, extent.tokens, extent.heads, statistics_of(memory.rows(dout, statistics_field)),
+                {extent.batch, extent.tokens, extent.heads, statistics_of(memory.rows(dout, FieldOf::statistics)),
                  sinks_->as<const float>(), sink_gradient_->as<float>()},
                 stream);
         return;
@@ -72,14 +65,14 @@ void Rank::start(Pass which, cudaStream_t stream) {
     if (!pass.program->has_unwritten_output) return;
     memory_.fill(memory.field(output), 0, stream);
     if (memory_.map().rounds_output()) memory_.fill(memory_.rounded(Pool::output), 0, stream);
-    fill_rows(extent, memory.rows(output, lse_field), -std::numeric_limits<float>::infinity(), stream);
+    fill_rows(extent, memory.rows(output, FieldOf::lse), -std::numeric_limits<float>::infinity(), stream);
 }
 
 void Rank::launch_merging(cudaStream_t stream) {
     const auto& pass = of(Pass::forward);
     const auto& memory = *pass.memory;
     const auto output = memory.own(Pool::output);
-    ForwardResult result{.o = memory.view(output), .lse = memory.rows(output, lse_field)};
+    ForwardResult result{.o = memory.view(output), .lse = memory.rows(output, FieldOf::lse)};
     if (memory_.map().rounds_output()) result.o_rounded = memory_.view(memory_.rounded(output));
     pass.merging->launch(number_, result, stream);
 }
@@ -121,12 +114,12 @@ ForwardArgs Rank::forward_args(const PassState& pass, const Instruction& attend,
     args.last = last;
     if (!first || !last) {
         const auto state = rows_of(Pool::state);
-        args.carry = {memory.view(state), memory.rows(state, maximum), memory.rows(state, total)};
+        args.carry = {memory.view(state), memory.rows(state, FieldOf::maximum), memory.rows(state, FieldOf::total)};
     }
     if (!last) return args;
     const auto output = rows_of(Pool::output);
     args.result.o = memory.view(output);
-    args.result.lse = memory.rows(output, lse_field);
+    args.result.lse = memory.rows(output, FieldOf::lse);
     if (const auto& map = memory_.map(); output.slot == 0 && map.rounds_output())
         args.result.o_rounded = memory_.view(memory_.rounded(output));
     return args;
@@ -138,7 +131,7 @@ void Rank::attend_forward(const PassState& pass, const Instruction& instruction,
     auto args = forward_args(pass, instruction, op.rows().heads, op.begins, op.ends);
     args.shape = attend_shape(problem_, op.rows().heads, op.part.heads);
     args.k = pass.memory->view(kv);
-    args.v = pass.memory->view(kv, value_field);
+    args.v = pass.memory->view(kv, FieldOf::v);
     gpu::attend_forward(args, work_list(pass, op.rows(), op.part), stream);
 }
 
@@ -153,7 +146,7 @@ BackwardArgs Rank::backward_args(const PassState& pass, const Instruction& atten
     BackwardArgs args;
     args.q = memory.view(rows_of(Pool::q));
     args.dout = memory.view(dout);
-    args.statistics = statistics_of(memory.rows(dout, statistics_field));
+    args.statistics = statistics_of(memory.rows(dout, FieldOf::statistics));
     args.dq = memory.view(rows_of(Pool::dq));
     args.semaphores = semaphores_.as<int>();
     return args;
@@ -169,15 +162,15 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
         // A rank without query rows still passes on gradients of keys that others see. They start from 0, which is set
         // here, because kernels need at least one row.
         if (!op.adds)
-            for (const auto tensor : {std::size_t{0}, value_field}) memory_.fill(memory.field(dkv, tensor), 0, stream);
+            for (const auto tensor : {FieldOf::k, FieldOf::v}) memory_.fill(memory.field(dkv, tensor), 0, stream);
         return;
     }
     auto args = backward_args(pass, instruction, op.rows().heads);
     args.shape = attend_shape(problem_, op.rows().heads, op.part.heads);
     args.k = memory.view(kv);
-    args.v = memory.view(kv, value_field);
+    args.v = memory.view(kv, FieldOf::v);
     args.dk = memory.view(dkv);
-    args.dv = memory.view(dkv, value_field);
+    args.dv = memory.view(dkv, FieldOf::v);
     args.adds = op.adds;
     gpu::attend_backward(args, work_list(pass, op.rows(), op.part), stream);
 }
@@ -199,8 +192,8 @@ void Rank::attend_fused(const PassState& pass, const FusedAttends& launch, cudaS
 void Rank::merge(const PassState& pass, const Instruction& instruction, cudaStream_t stream) {
     const auto& memory = *pass.memory;
     const auto to = memory.place(instruction, Pool::output), from = memory.source(instruction);
-    gpu::merge({memory.field(to).extent, instruction.op.begins, memory.view(to), memory.rows(to, lse_field),
-                memory.view(from), memory.rows(from, lse_field)},
+    gpu::merge({memory.field(to).extent, instruction.op.begins, memory.view(to), memory.rows(to, FieldOf::lse),
+                memory.view(from), memory.rows(from, FieldOf::lse)},
                stream);
 }
 
@@ -231,7 +224,7 @@ void Rank::copy(const PassState& pass, const Instruction& instruction, cudaStrea
 void Rank::expand(const PassState& pass, const Instruction& instruction, cudaStream_t stream) {
     const auto& memory = *pass.memory;
     const auto to = memory.place(instruction, Pool::kv), from = memory.source(instruction);
-    latent_->expand(memory.field(to).extent, memory.view(from), memory.view(to), memory.view(to, value_field),
+    latent_->expand(memory.field(to).extent, memory.view(from), memory.view(to), memory.view(to, FieldOf::v),
                     to.heads.begin, stream);
 }
 
@@ -239,7 +232,7 @@ void Rank::compress(const PassState& pass, const Instruction& instruction, cudaS
     const auto& memory = *pass.memory;
     const auto to = memory.place(instruction, Pool::dlatent), from = memory.source(instruction);
     latent_->compress(
-        {memory.field(from).extent, memory.view(from), memory.view(from, value_field),
+        {memory.field(from).extent, memory.view(from), memory.view(from, FieldOf::v),
          memory.view(memory.place(instruction, Pool::latent)), memory.view(to), from.heads.begin, instruction.op.adds},
         stream);
 }
@@ -304,7 +297,7 @@ void Rank::add_sinks(cudaStream_t stream) {
     if (!sinks_ || field.extent.tokens == 0) return;
     const bool rounds = memory_.map().rounds_output();
     gpu::add_sinks({field.extent, memory_.view(field), rounds ? memory_.view(memory_.rounded(Pool::output)) : View{},
-                    memory_.rows(memory_.field(Pass::forward, output, lse_field)), sinks_->as<const float>()},
+                    memory_.rows(memory_.field(Pass::forward, output, FieldOf::lse)), sinks_->as<const float>()},
                    stream);
 }
 
@@ -328,7 +321,7 @@ void Rank::finish(Pass which, cudaStream_t stream) {
     } else {
         round(Pool::dq, 0);
         round(latent_ ? Pool::dlatent : Pool::dkv, 0);
-        if (!latent_) round(Pool::dkv, value_field);
+        if (!latent_) round(Pool::dkv, FieldOf::v);
     }
     convert(conversions, stream);
 }

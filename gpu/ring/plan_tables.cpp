@@ -1,5 +1,6 @@
 #include "gpu/ring/plan_tables.hpp"
 
+#include "layouts/basics/counts.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <algorithm>
@@ -11,8 +12,6 @@ namespace {
 
 constexpr std::size_t alignment = 256;               // of tables: kernels load vectors
 constexpr std::size_t least = std::size_t{1} << 18;  // bytes of a chunk
-
-std::size_t rounded_up(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 

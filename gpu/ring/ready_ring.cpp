@@ -1,7 +1,6 @@
 #include "gpu/ring/ready_ring.hpp"
 
 #include "gpu/device/driver.hpp"
-#include "gpu/execution/member_run.hpp"
 #include "processes/waiting.hpp"
 
 #include <algorithm>

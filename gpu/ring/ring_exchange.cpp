@@ -1,6 +1,7 @@
 #include "gpu/ring/ring_exchange.hpp"
 
 #include "gpu/ranks/rank_memory.hpp"
+#include "layouts/basics/counts.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -31,8 +32,8 @@ void RingExchange::grow(const Needs& needs) {
     // Plans that there are want as much as before behind the flags.
     const auto of_before = before.bytes + (wanted.flags - before.flags) * sizeof(std::uint32_t);
     // A little more than is asked for, so that packings that differ a little make it grow once.
-    wanted.bytes = needs.bytes > of_before ? std::max(needs.bytes, of_before + of_before / 4) : of_before;
-    wanted.bytes = (wanted.bytes + growth_step - 1) / growth_step * growth_step;
+    wanted.bytes =
+        rounded_up(needs.bytes > of_before ? std::max(needs.bytes, of_before + of_before / 4) : of_before, growth_step);
     disconnect();
     try {
         connect(wanted);

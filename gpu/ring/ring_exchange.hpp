@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/execution/executor.hpp"
+#include "gpu/execution/ring_setup.hpp"
 #include "gpu/transports/transport.hpp"
 
 #include <memory>

@@ -89,8 +89,6 @@ void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
     issuer_.reset();
     work_.reset();
     tables_ = std::make_unique<PlanTables>(ring_.tables);
-    std::vector<const layouts::Program*> programs;
-    for (const auto& program : programs_) programs.push_back(&program);
     const auto memory = map_options();
     const auto maps = slot_maps(schedule(Pass::forward), &schedule(Pass::backward), memory);
     require(maps[static_cast<std::size_t>(rank_)].bytes() <= exchange.bytes(),
@@ -105,7 +103,7 @@ void RingPlan::place(const std::vector<cudaStream_t>& lanes) {
                               .tables = tables_.get(),
                               .passes = &exchange.passes,
                               .give_up_stream = ring_.give_up_stream};
-    work_ = std::make_unique<Rank>(schedule(Pass::forward), &schedule(Pass::backward), rank_, programs, maps,
+    work_ = std::make_unique<Rank>(schedule(Pass::forward), &schedule(Pass::backward), rank_, programs_, maps,
                                    exchange.memory(), options);
     tables_->flush();
     for (const auto pass : {Pass::forward, Pass::backward}) kernels_[index(pass)] += " " + work_->kernel_choices(pass);

@@ -19,10 +19,6 @@ constexpr std::int64_t alignment = 256;  // of fields, in bytes: vector loads, t
 
 constexpr std::size_t index(Pool pool) { return static_cast<std::size_t>(pool); }
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
-
 }  // namespace
 
 bool output_arrives(const layouts::Program& forward) {

@@ -61,6 +61,14 @@ struct Frame {
     bool local = false;  ///< in local memory, see SlotMap
 };
 
+/// Numbers of fields.
+struct FieldOf {
+    static constexpr std::size_t k = 0, v = 1;            ///< of kv, dkv
+    static constexpr std::size_t o = 0, lse = 1;          ///< of output
+    static constexpr std::size_t statistics = 1;          ///< of dout
+    static constexpr std::size_t maximum = 1, total = 2;  ///< of state
+};
+
 /// One field of some heads and tokens of a frame.
 struct Field {
     char* lent = nullptr;   ///< where it begins, of a tensor that is lent; null: in exchange or local memory

@@ -2,6 +2,8 @@
 #include "gpu/device/device_buffer.hpp"
 #include "gpu/device/driver.hpp"
 #include "gpu/transports/transport.hpp"
+#include "layouts/basics/counts.hpp"
+#include "processes/peers.hpp"
 #include "processes/shared_memory.hpp"
 #include "processes/watching/neighbours.hpp"
 
@@ -9,20 +11,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 
 namespace ringlab::gpu {
+
+using processes::append;
+using processes::take;
+
 namespace {
 
 /// Other processes map whole pages of device memory. So memory that they may access should share no page with other
 /// data.
 constexpr std::size_t page_bytes = std::size_t{2} << 20;
-std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
 /// How many messages of an edge have been announced on the host so far. They only go up.
 struct EdgeCounts {
@@ -56,16 +59,16 @@ public:
             shared_.emplace(bytes);
             address = shared_->address();
         });
-        Bytes own(sizeof(address));
-        std::memcpy(own.data(), &address, sizeof(address));
+        Bytes own;
+        append(own, std::vector{address});
         const auto all = team.all_gather(rank, std::move(own), timeout);
         team.together(rank, timeout, [&] {
             if (maker == rank) return;
-            const auto& of_maker = all.at(static_cast<std::size_t>(maker));
-            require(of_maker.size() == sizeof(address), "rank {} does not say where its counts are", maker);
-            std::memcpy(&address, of_maker.data(), sizeof(address));
+            std::span<const std::byte> of_maker(all.at(static_cast<std::size_t>(maker)));
+            std::vector<processes::SharedMemory::Address> given;
+            take(of_maker, given);
             try {
-                shared_.emplace(address, bytes);
+                shared_.emplace(given.at(0), bytes);
             } catch (const Error& error) {
                 fail("{}; the copy transport works inside one host, use NCCL", error.what());
             }
@@ -91,12 +94,14 @@ private:
 /// A rank's memory, and one event for each of its ends of edges, as its peers learn of them. An event is reused for
 /// every message. That is safe: a stream that waits for an event waits for the latest recording at that moment, and the
 /// event is recorded again only after the counterpart has been enqueued.
-struct Card {
+struct CardFacts {
     HostName host{};
     int rank = 0;
     int device = 0;  // as the owner's process numbers it
     void* address = nullptr;
     cudaIpcMemHandle_t memory_handle{};
+};
+struct Card : CardFacts {
     struct EdgeEvent {
         std::size_t edge;
         cudaEvent_t event;
@@ -106,22 +111,17 @@ struct Card {
 };
 
 Bytes pack(const Card& card) {
-    constexpr auto fixed = offsetof(Card, events);
-    Bytes bytes(fixed + card.events.size() * sizeof(Card::EdgeEvent));
-    std::memcpy(bytes.data(), &card, fixed);
-    if (!card.events.empty())
-        std::memcpy(bytes.data() + fixed, card.events.data(), card.events.size() * sizeof(Card::EdgeEvent));
+    Bytes bytes;
+    append(bytes, std::vector<CardFacts>{card});
+    append(bytes, card.events);
     return bytes;
 }
 
-Card unpack(const Bytes& bytes) {
-    constexpr auto fixed = offsetof(Card, events);
-    require(bytes.size() >= fixed, "a rank does not say where its memory is");
-    Card card;
-    std::memcpy(static_cast<void*>(&card), bytes.data(), fixed);
-    card.events.resize((bytes.size() - fixed) / sizeof(Card::EdgeEvent));
-    if (!card.events.empty())
-        std::memcpy(card.events.data(), bytes.data() + fixed, card.events.size() * sizeof(Card::EdgeEvent));
+Card unpack(std::span<const std::byte> bytes) {
+    std::vector<CardFacts> facts;
+    take(bytes, facts);
+    Card card{facts.at(0), {}};
+    take(bytes, card.events);
     return card;
 }
 
@@ -154,25 +154,6 @@ private:
     void* address_;
     std::map<std::size_t, cudaEvent_t> events_;
     bool opened_ = false;
-};
-
-/// Owns the event of one end of an edge.
-class EdgeEvent {
-public:
-    explicit EdgeEvent(bool across_processes) {
-        RINGLAB_CUDA(cudaEventCreateWithFlags(
-            &event_, cudaEventDisableTiming | (across_processes ? cudaEventInterprocess : 0u)));
-    }
-    ~EdgeEvent() {
-        if (event_) cudaEventDestroy(event_);
-    }
-    EdgeEvent(EdgeEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-    EdgeEvent& operator=(EdgeEvent&&) = delete;
-
-    cudaEvent_t get() const { return event_; }
-
-private:
-    cudaEvent_t event_ = nullptr;
 };
 
 /// Knowledge that the ranks of one process share: of each other, and of the other processes' ranks.
@@ -210,10 +191,11 @@ public:
         own_.address = joining.memory.bytes > 0 ? joining.memory.address : nullptr;
         own_.host = host_name();
         const bool across = directory.across_processes();
+        const auto use = across ? Event::Use::ordering_across_processes : Event::Use::ordering;
         if (across && own_.address) RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle, own_.address));
         for (std::size_t edge = 0; edge < directory.edges.size(); ++edge) {
             if (directory.edges[edge].from != rank_ && directory.edges[edge].to != rank_) continue;
-            const auto event = events_.emplace(edge, across).first->second.get();
+            const cudaEvent_t event = events_.emplace(edge, use).first->second;
             auto& entry = own_.events.emplace_back(Card::EdgeEvent{edge, event, {}});
             if (across) RINGLAB_CUDA(cudaIpcGetEventHandle(&entry.handle, event));
         }
@@ -235,7 +217,7 @@ public:
 
     void post_receive(const Message& message, cudaStream_t stream) override {
         const auto edge = directory_.edge(message.peer, rank_, message.channel);
-        if (!message.has_arrival_flag) RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        if (!message.has_arrival_flag) events_.at(edge).record(stream);
         directory_.counts[edge].posted.fetch_add(1, std::memory_order_release);
     }
 
@@ -264,7 +246,7 @@ public:
         if (message.has_arrival_flag)
             write_value(stream, flag_at(receiver.address(), message), message.number);
         else
-            RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+            events_.at(edge).record(stream);
         directory_.counts[edge].sent.fetch_add(1, std::memory_order_release);
     }
 
@@ -383,7 +365,7 @@ private:
     Directory& directory_;
     int rank_;
     Card own_;
-    std::map<std::size_t, EdgeEvent> events_;  // by edge: `free` where this rank receives, `arrived` where it sends
+    std::map<std::size_t, Event> events_;  // by edge: `free` where this rank receives, `arrived` where it sends
     std::map<int, Peer> peers_;
     std::optional<Meeting> meeting_;  // the latest, of ranks that meet
 };
@@ -398,7 +380,8 @@ public:
     bool sets_flags(int, int) const override { return senders_set_flags_; }
 
     std::shared_ptr<void> allocate(std::size_t bytes) override {
-        auto buffer = std::make_shared<DeviceBuffer>(directory_.across_processes() ? whole_pages(bytes) : bytes);
+        auto buffer =
+            std::make_shared<DeviceBuffer>(directory_.across_processes() ? rounded_up(bytes, page_bytes) : bytes);
         return {buffer, buffer->data()};
     }
 

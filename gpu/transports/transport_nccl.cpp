@@ -1,9 +1,9 @@
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/transports/nccl_communicators.hpp"
 #include "gpu/transports/transport.hpp"
+#include "processes/peers.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -36,7 +36,9 @@ public:
           rank_(joining.rank),
           ranks_(options.group.world()),
           device_(joining.device) {
-        find_hosts(team, joining);
+        const auto host = host_name();
+        const auto* const bytes = reinterpret_cast<const std::byte*>(host.data());
+        hosts_ = team.all_gather(joining.member, {bytes, bytes + host.size()}, options.timeout);
         std::set<NcclColour> colours;
         for (const auto& [edge, is_overlapped] : routes)
             colours.insert(colour_between(edge.from, edge.to, edge.channel, is_overlapped));
@@ -122,21 +124,6 @@ private:
         if (several) RINGLAB_NCCL(ncclGroupEnd());
     }
 
-    void find_hosts(Team& team, const JoiningRank& joining) {
-        struct Seat {
-            int rank;
-            HostName host;
-        } own{rank_, host_name()};
-        Bytes bytes(sizeof(own));
-        std::memcpy(bytes.data(), &own, sizeof(own));
-        hosts_.resize(static_cast<std::size_t>(ranks_));
-        for (const auto& other : team.all_gather(joining.member, std::move(bytes), patience_.timeout)) {
-            Seat seat;
-            std::memcpy(&seat, other.data(), sizeof(seat));
-            hosts_.at(static_cast<std::size_t>(seat.rank)) = seat.host.data();
-        }
-    }
-
     NcclColour colour_between(int from, int to, int channel, bool is_overlapped) const {
         const bool one_host = hosts_[static_cast<std::size_t>(from)] == hosts_[static_cast<std::size_t>(to)];
         return {channel, nccl_direction(from, to), is_overlapped && one_host};
@@ -152,7 +139,7 @@ private:
             if (communicator) ids[i] = communicator->id();
         }
         std::vector<std::size_t> missing;
-        const auto all = exchange(team, joining, ids);
+        const auto all = exchange(team, joining, ids, patience_.timeout);
         for (std::size_t i = 0; i < colours.size(); ++i)
             if (ids[i] == NcclId{} ||
                 std::any_of(all.begin(), all.end(), [&](const auto& of) { return of[i] != ids[i]; }))
@@ -165,7 +152,7 @@ private:
             RINGLAB_NCCL(ncclGetUniqueId(&unique));
             std::memcpy(ids[i].data(), &unique, sizeof(unique));
         }
-        const auto from_root = exchange(team, joining, ids)[0];
+        const auto from_root = exchange(team, joining, ids, patience_.timeout)[0];
         for (const auto i : missing)
             communicators_[colours[i]] =
                 std::make_unique<NcclCommunicator>(from_root[i], rank_, ranks_, colours[i].takes_few, patience_);
@@ -178,18 +165,14 @@ private:
     }
 
     /// The lists of all ranks, by rank.
-    std::vector<std::vector<NcclId>> exchange(Team& team, const JoiningRank& joining,
-                                              const std::vector<NcclId>& own) const {
-        Bytes bytes(sizeof(rank_) + own.size() * sizeof(NcclId));
-        std::memcpy(bytes.data(), &rank_, sizeof(rank_));
-        if (!own.empty()) std::memcpy(bytes.data() + sizeof(rank_), own.data(), own.size() * sizeof(NcclId));
-        std::vector<std::vector<NcclId>> all(static_cast<std::size_t>(ranks_), own);
-        for (const auto& other : team.all_gather(joining.member, std::move(bytes), patience_.timeout)) {
-            int rank = 0;
-            std::memcpy(&rank, other.data(), sizeof(rank));
-            auto& theirs = all.at(static_cast<std::size_t>(rank));
-            if (!theirs.empty())
-                std::memcpy(theirs.data(), other.data() + sizeof(rank), theirs.size() * sizeof(NcclId));
+    static std::vector<std::vector<NcclId>> exchange(Team& team, const JoiningRank& joining,
+                                                     const std::vector<NcclId>& own, Clock::duration timeout) {
+        Bytes bytes;
+        processes::append(bytes, own);
+        std::vector<std::vector<NcclId>> all;
+        for (const auto& other : team.all_gather(joining.member, std::move(bytes), timeout)) {
+            std::span<const std::byte> rest(other);
+            processes::take(rest, all.emplace_back());
         }
         return all;
     }
@@ -250,7 +233,7 @@ private:
 
     const Patience patience_;
     const int rank_, ranks_, device_;
-    std::vector<std::string> hosts_;  // by rank
+    std::vector<Bytes> hosts_;  // by rank
     std::map<NcclColour, std::unique_ptr<NcclCommunicator>> communicators_;
     std::vector<Registration> registrations_;
 };

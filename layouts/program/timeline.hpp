@@ -45,6 +45,32 @@ struct Timeline {
     Picoseconds makespan() const;
 };
 
+/// Index of the timeline whose makespan is the median, the lower one of two in the middle. `timelines` must not be
+/// empty.
+std::size_t typical(std::span<const Timeline> timelines);
+
+/// In which repeats of a pass every operation is timed. On GPUs this takes two events with a time stamp for each
+/// operation, which makes short passes slower.
+enum class Timelines {
+    none,
+    extra,  ///< in extra passes after the timed ones, of which one with the median time is kept
+    all,
+};
+
+/// One pass of all ranks of a ring, as often as it was executed.
+struct PassRun {
+    std::vector<Timeline> timelines;           ///< by repeat, one of a typical extra pass, or none: see Timelines
+    std::vector<std::vector<double>> seconds;  ///< by repeat and rank: from the pass's start to its end on this one
+    std::vector<std::vector<double>> issue;    ///< likewise: host time until everything was enqueued; may be missing
+    /// Likewise: rotating q and k before a forward pass, dq and dk after a backward pass; no part of `seconds`. Empty
+    /// if nothing is rotated.
+    std::vector<std::vector<double>> rotation;
+    double period = 0;  ///< mean seconds from a pass's start to the next one's; 0: not known
+
+    /// The timeline with the median makespan. There must be one.
+    const Timeline& timeline() const { return timelines[typical(timelines)]; }
+};
+
 /// Per-rank totals over a timeline.
 struct RankTotals {
     Picoseconds compute = 0;        ///< sum of busy over the compute lane
@@ -62,10 +88,6 @@ struct RankTotals {
 /// little; for all other spans to `posted`. Throws Error if the number of spans is not that of the program's
 /// operations.
 void set_begins(Timeline& timeline, const Program& program);
-
-/// Index of the timeline whose makespan is the median, the lower one of two in the middle. `timelines` must not be
-/// empty.
-std::size_t typical(std::span<const Timeline> timelines);
 
 /// One entry per rank.
 std::vector<RankTotals> totals(const Timeline& timeline);

@@ -143,7 +143,7 @@ void convert(std::span<const Conversion> conversions, cudaStream_t stream) {
     }
 }
 
-class LatentProducts::Library {};
+class Cublas {};
 LatentProducts::LatentProducts(const layouts::Schedule& forward, const layouts::Schedule*, int)
     : problem_(forward.problem()) {}
 LatentProducts::~LatentProducts() = default;
@@ -162,10 +162,6 @@ void LatentProducts::expand(const Extent&, const ConstView& latent, const View& 
 void LatentProducts::compress(const Compression& what, cudaStream_t stream) {
     for (const auto& view : {what.dk, what.dv, what.latent}) read(view, stream);
     write(what.dlatent, stream);
-}
-
-void flag_not_finite(const Extent&, const ConstView& tensor, Infinity, std::uint32_t*, cudaStream_t stream) {
-    read(tensor, stream);
 }
 
 void clear_tokens(const Extent&, const View& tensor, const std::int32_t*, std::int64_t, cudaStream_t stream) {

@@ -2,7 +2,6 @@
 // other, for the thread sanitizer to watch.
 
 #include "gpu/execution/executor.hpp"
-#include "gpu/execution/member_run.hpp"
 #include "tests/gpu/pretended_hosts.hpp"
 #include "tests/gpu/wrapped_transport.hpp"
 
@@ -26,6 +25,7 @@ namespace {
 
 namespace data = boost::unit_test::data;
 using layouts::Pass;
+using layouts::Timelines;
 
 struct Passes {
     std::unique_ptr<layouts::Schedule> forward, backward;
@@ -116,7 +116,7 @@ BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
     const auto team = make_thread_team(team_size(options));
     const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options);
     BOOST_TEST_REQUIRE(runs.size() == 1u);
-    BOOST_TEST(runs[0].forward.rank_seconds.size() == 3u);
+    BOOST_TEST(runs[0].forward.seconds.size() == 3u);
     BOOST_TEST(runs[0].backward.timelines.size() == 3u);
     BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
 }
@@ -290,7 +290,7 @@ BOOST_DATA_TEST_CASE(messages_travel_where_next_to_nothing_is_seen,
         const auto team = make_thread_team(team_size(options));
         const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options);
         BOOST_TEST_REQUIRE(runs.size() == 1u);
-        BOOST_TEST(runs[0].forward.issue_seconds.size() == 12u);
+        BOOST_TEST(runs[0].forward.issue.size() == 12u);
         for (const auto& timeline : runs[0].backward.timelines) {
             std::int64_t bytes = 0;
             for (const auto& span : timeline.spans) bytes += span.bytes;

@@ -149,7 +149,7 @@ public:
         }
         if (calls.empty()) return times;
         if (timing.bursts)  // before the device is warm
-            times.bursts = taken(gpu::time_bursts(calls, {}, nvml_, times.clocks));
+            times.bursts = taken(gpu::time_bursts(calls, nvml_, times.clocks));
         if (timing.sustained)
             times.calls = taken(gpu::time_calls(
                 calls, {timing.rounds, timing.seconds, timing.warm_up_seconds, timing.rest}, nvml_, times.clocks));

@@ -3,6 +3,7 @@
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/device/device_buffer.hpp"
 #include "gpu/elements/elementwise.hpp"
+#include "gpu/ranks/fused_launches.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <array>
@@ -76,15 +77,8 @@ struct DeviceAttention::Work {
     }
 
     AttendShape shape() const {
-        return {.batch = problem.batch,
-                .kv_heads = problem.kv_heads,
-                .query_heads_per_kv_head = problem.query_heads_per_kv_head(),
-                .head_dim = problem.head_dim,
-                .value_dim = problem.value_dim,
-                .scale = problem.effective_scale(),
-                .soft_cap = problem.soft_cap,
-                .dtype = problem.dtype,
-                .dropout = problem.dropout};
+        return attend_shape(problem, {0, static_cast<int>(problem.query_heads)},
+                            {0, static_cast<int>(problem.kv_heads)});
     }
     ForwardArgs forward_args() const {
         return {.shape = shape(),

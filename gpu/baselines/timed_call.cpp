@@ -62,8 +62,10 @@ std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const Timi
     return samples;
 }
 
-std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const BurstOptions& options, const Nvml& nvml,
+std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Nvml& nvml,
                                      std::vector<ClockSample>& clocks) {
+    constexpr int passes = 10;  // of each call
+    constexpr std::chrono::milliseconds rest{20};
     const Stream stream;
     int device = 0, l2_bytes = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
@@ -79,10 +81,10 @@ std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Bur
         call.call(stream);  // so that modules are loaded, which happens at the first call
     }
     std::uint64_t seed = 1000;
-    for (int pass = 0; pass < options.passes; ++pass)
+    for (int pass = 0; pass < passes; ++pass)
         for (std::size_t i = 0; i < timed.size(); ++i) {
             RINGLAB_CUDA(cudaStreamSynchronize(stream));
-            std::this_thread::sleep_for(std::chrono::duration<double>(options.rest));
+            std::this_thread::sleep_for(rest);
             timed[i]->refresh(seed += 10, stream);
             RINGLAB_CUDA(cudaMemsetAsync(other.data(), pass, other.bytes(), stream));
             begin.record(stream);

@@ -30,12 +30,6 @@ struct TimingOptions {
     double rest = 0;
 };
 
-/// How single passes are timed: as in cuDNN's published tables.
-struct BurstOptions {
-    int passes = 10;     ///< of each call
-    double rest = 0.02;  ///< seconds before each pass, in which the device cools and its clock rises
-};
-
 /// Device seconds of one call, by round and by repeat within it.
 struct CallSamples {
     std::string name;
@@ -48,11 +42,12 @@ struct CallSamples {
 std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const TimingOptions& options, const Nvml& nvml,
                                     std::vector<ClockSample>& clocks);
 
-/// Times single passes of the calls that have a refresh(), in turns, on the current device. Before each pass the inputs
+/// Times ten single passes of each call that has a refresh(), in turns, on the current device, as in cuDNN's published
+/// tables: the device cools before each, and its clock rises. Before each pass the inputs
 /// are drawn anew, L2 is cleared by writing over memory of eight times its size, and the host has enqueued everything
 /// before the device reaches the pass, so that no launch is waited for. Times are between two events around the pass
 /// and hold their overhead of 1 to 2 us. One round, all passes in order, those of the warm-up too.
-std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const BurstOptions& options, const Nvml& nvml,
+std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Nvml& nvml,
                                      std::vector<ClockSample>& clocks);
 
 }  // namespace ringlab::gpu

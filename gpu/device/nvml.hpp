@@ -30,7 +30,6 @@ public:
     Nvml(const Nvml&) = delete;
     Nvml& operator=(const Nvml&) = delete;
 
-    bool available() const { return library_ != nullptr; }
     std::string driver_version() const;
 
     /// Clocks and power of a CUDA device now; nothing if NVML does not know the device. Any thread may call it. Takes

@@ -81,10 +81,6 @@ MergingPass::MergingPass(const layouts::Schedule& schedule, const layouts::Progr
     reported_ = DeviceMemory::plain().host_word();
 }
 
-MergingPass::~MergingPass() {
-    cudaStreamSynchronize(other_stream_);  // it may still write to late_
-}
-
 std::size_t MergingPass::other_of(int block) const {
     return size(std::ranges::find(other_blocks_, block) - other_blocks_.begin());
 }
@@ -160,7 +156,7 @@ void MergingPass::require_arrived() const {
 void MergingPass::give_up() noexcept {
     if (!is_connected_) return;
     try {
-        write_value(other_stream_, late_.as<std::uint32_t>(), 1);
+        write_value(options_.give_up_stream, late_.as<std::uint32_t>(), 1);
     } catch (const Error&) {
         // A running launch then waits until its time is up.
     }

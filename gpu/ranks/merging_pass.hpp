@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/merging.hpp"
 #include "gpu/ranks/rank_memory.hpp"
@@ -25,12 +25,12 @@ public:
         const KernelFamily& family;
         std::chrono::nanoseconds most_wait;  ///< longest time that a launch waits for a peer
         int ranks_on_device = 1;             ///< see MergingArgs
+        cudaStream_t give_up_stream;         ///< of give_up(); it has to be idle when this object ends
     };
 
     /// `maps`: those of all ranks of the ring. What is passed must outlive it.
     MergingPass(const layouts::Schedule& schedule, const layouts::Program& program, int rank, const PassMemory& memory,
                 std::vector<SlotMap> maps, const FindWorkList& work_list, const Options& options);
-    ~MergingPass();
     MergingPass(const MergingPass&) = delete;
     MergingPass& operator=(const MergingPass&) = delete;
 
@@ -76,7 +76,6 @@ private:
     MergingWork work_;  // from the first launch on
     DeviceBuffer own_pairs_, late_;
     std::shared_ptr<std::uint32_t> reported_;  // in host memory that the device sees
-    Stream other_stream_;
 };
 
 }  // namespace ringlab::gpu

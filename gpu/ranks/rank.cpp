@@ -202,7 +202,8 @@ void Rank::prepare_merging(PassState& pass, const layouts::Program& program, con
     pass.merging = std::make_unique<MergingPass>(
         schedule, program, rank_, *pass.memory, maps,
         [&](const layouts::Part& some) -> const WorkList& { return work_list(pass, some, keys); },
-        MergingPass::Options{resolve(options_.kernels, problem_), most_wait, options_.merging_ranks});
+        MergingPass::Options{resolve(options_.kernels, problem_), most_wait, options_.merging_ranks,
+                             options_.give_up_stream});
 }
 
 const WorkList& Rank::work_list(const PassState& pass, const layouts::Part& rows, const layouts::Part& keys) const {

@@ -60,7 +60,6 @@ public:
     /// The pieces of memory that a transfer moves.
     std::span<const Piece> pieces(layouts::Pass pass, std::size_t index) const { return of(pass).pieces[index]; }
 
-    FusedLaunches& launches(layouts::Pass pass) { return *of(pass).launches; }
     const FusedLaunches& launches(layouts::Pass pass) const { return *of(pass).launches; }
 
     /// Whether the sender of a message sets an arrival flag, which has the pass's number once the message is there.
@@ -72,8 +71,7 @@ public:
 
     /// The pass as one launch, if its schedule and RankOptions::merging_ranks allow it; otherwise null. It is connected
     /// if the pass does run so: all of its operations then happen in launch_merging().
-    MergingPass* merging(layouts::Pass pass) { return of(pass).merging.get(); }
-    const MergingPass* merging(layouts::Pass pass) const { return of(pass).merging.get(); }
+    MergingPass* merging(layouts::Pass pass) const { return of(pass).merging.get(); }
     bool is_one_launch(layouts::Pass pass) const { return merging(pass) && merging(pass)->is_connected(); }
     void launch_merging(cudaStream_t stream);
 

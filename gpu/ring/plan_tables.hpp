@@ -2,12 +2,23 @@
 
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/device/device_buffer.hpp"
-#include "gpu/ring/stream_memory.hpp"
 
 #include <memory>
 #include <vector>
 
 namespace ringlab::gpu {
+
+/// Device memory in stream order, from whoever calls this library.
+class StreamMemory {
+public:
+    virtual ~StreamMemory() = default;
+
+    /// Memory, aligned to 256 bytes, for work that `stream` is given from now on. Throws NoMemory if there is none.
+    virtual void* allocate(std::size_t bytes, cudaStream_t stream) = 0;
+
+    /// When all work that uses the memory has been enqueued: work that its stream is given later may get it.
+    virtual void release(void* memory) noexcept = 0;
+};
 
 /// Memory that the tables of a ring's plans share: pinned memory, from which they are copied, and words on the host.
 class TableStore {

@@ -14,26 +14,13 @@ using layouts::Pass;
 
 namespace {
 
-/// The kernels that passes of this process have launched so far; see ReadyRing::rehearse().
-class LaunchedKernels {
-public:
-    bool contains(const std::string& kernels) {
-        const std::lock_guard lock(mutex_);
-        return known_.contains(kernels);
-    }
-    void insert(const std::string& kernels) {
-        const std::lock_guard lock(mutex_);
-        known_.insert(kernels);
-    }
-
-private:
-    std::mutex mutex_;
-    std::set<std::string> known_;
-};
-
-LaunchedKernels& launched_kernels() {
-    static LaunchedKernels all;
-    return all;
+/// Whether passes of this process have launched these kernels before; see ReadyRing::rehearse(). `now`: from now on
+/// they have.
+bool were_launched(const std::string& kernels, bool now = false) {
+    static std::mutex mutex;
+    static std::set<std::string> all;
+    const std::lock_guard lock(mutex);
+    return now ? !all.insert(kernels).second : all.contains(kernels);
 }
 
 /// The passes of all rings of this process on one device, see ReadyRing.
@@ -142,7 +129,7 @@ void ReadyRing::agree_on_rehearsals(RingPlan& plan) {
     if (team_.size() == 1) return;
     Bytes known;
     for (const auto pass : {Pass::forward, Pass::backward})
-        known.push_back(std::byte{launched_kernels().contains(plan.kernels(pass))});
+        known.push_back(std::byte{were_launched(plan.kernels(pass))});
     const auto all = team_.all_gather(rank_, std::move(known), options_.timeout);
     for (const auto pass : {Pass::forward, Pass::backward})
         plan.must_rehearse[static_cast<std::size_t>(pass)] = !std::ranges::all_of(
@@ -167,7 +154,7 @@ void ReadyRing::rehearse(RingPlan& plan, Pass pass, const CallerTensors& tensors
     work.finish(pass, stream);
     work.give_back(pass, tensors, stream);
     RINGLAB_CUDA(cudaStreamSynchronize(stream));
-    launched_kernels().insert(plan.kernels(pass));
+    were_launched(plan.kernels(pass), true);
 }
 
 void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const CallerTensors& tensors,

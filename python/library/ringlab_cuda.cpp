@@ -2,7 +2,6 @@
 
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/ring/ready_ring.hpp"
-#include "gpu/ring/stream_memory.hpp"
 #include "gpu/team/team.hpp"
 #include "python/library/schedules.hpp"
 #include "python/library/status.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/device/device_buffer.hpp"
-#include "gpu/ring/stream_memory.hpp"
+#include "gpu/ring/plan_tables.hpp"
 
 #include <map>
 #include <utility>

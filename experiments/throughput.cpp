@@ -1,5 +1,5 @@
-// How fast is it? Rings over GPUs and kernels alone, beside the same work on one GPU, cuDNN's attention, a matrix
-// product and the links, all in one run: sizes x layouts x masks x schedules x transports, forward and backward.
+// How fast is it? Rings over GPUs and kernels alone, beside the same work on one GPU, a matrix product and
+// the links, all in one run: sizes x layouts x masks x schedules x transports, forward and backward.
 
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/command_line/command_line.hpp"
@@ -24,8 +24,6 @@ void add_compared(Options& options, TimingConfig& timing) {
              "how kernels alone are timed: sustained (back to back, at the clock that power then allows), burst (ten "
              "separate passes with new inputs, L2 cleared before each; the median of the last five)")
         .one_of({"sustained", "burst"});
-    options.add("cudnn", &timing.cudnn, "FILE", "path of libcudnn.so.9, for the baseline")
-        .without("where the loader finds it");
     options.add_flag("deterministic", timing.deterministic,
                      "time rings with deterministic dQ: contributions are added in a fixed order");
 }
@@ -47,13 +45,13 @@ const Experiment experiment{
     "Times attention on GPUs: TFLOP/s per GPU over visible pairs, of the slowest rank, once clocks and "
     "power are steady.\n"
     "Rings are compared with a sequence of as much work on one GPU, while all GPUs are busy. With "
-    "--ranks 1, kernels\n"
-    "alone are compared with cuDNN's, in turns. Both are compared with a matrix product. With --protocol "
-    "sustained burst,\n"
-    "kernels alone are also timed in separate single passes, as in cuDNN's published tables. The table "
-    "has the median and\n"
-    "spread, the HDF5 record every sample, clocks and power. Results are not judged here: "
-    "gradient_equivalence does that.",
+    "--ranks 1, kernels are\n"
+    "timed alone, in turns. Both are compared with a matrix product. With --protocol sustained burst, "
+    "kernels alone are\n"
+    "also timed in separate single passes, as in cuDNN's published tables. The table has the median and "
+    "spread, the HDF5\n"
+    "record every sample, clocks and power. Results are not judged here: gradient_equivalence does that.\n"
+    "Other systems' kernels are timed in the same way by python -m ringlab.peers.",
     "throughput --ranks 4 --tokens-per-rank 2048 8192 32768 --layouts zigzag striped --transports copy nccl",
     add_options};
 
@@ -95,8 +93,8 @@ void time_case(const ThroughputCase& which, const Config& config, Backend& backe
     const auto plan = make_plan(which, config.problem);
     if (which.kind == Kind::device) {
         if (!backend.is_root()) return;
-        const std::vector<std::string> calls{"forward",  "cudnn",           "forward_carried",
-                                             "backward", "backward_kernel", "backward_deterministic"};
+        const std::vector<std::string> calls{"forward", "forward_carried", "backward", "backward_kernel",
+                                             "backward_deterministic"};
         return describe_device(run, which, plan,
                                backend.time_calls({.plan = &plan, .names = calls, .kernels = which.kernels}, timing));
     }
@@ -112,10 +110,9 @@ int study(Config& config, int argc, char** argv) {
     const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     for (const auto& which : cases)
         if (which.kind != ThroughputCase::Kind::ceilings) make_plan(which, config.problem);  // refuse now, not midway
-    const auto backend = make_backend(config.execution, {.ranks = config.sweep.ranks,
-                                                         .arithmetic = config.problem.arithmetic,
-                                                         .device_per_rank = true,
-                                                         .cudnn = config.timing.cudnn});
+    const auto backend =
+        make_backend(config.execution,
+                     {.ranks = config.sweep.ranks, .arithmetic = config.problem.arithmetic, .device_per_rank = true});
     std::unique_ptr<Record> record;
     if (backend->is_root()) {
         auto provenance = collect_provenance(argc, argv);

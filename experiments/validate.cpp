@@ -162,10 +162,9 @@ Rings rings(const Config& config) {
     rings.cases = throughput_cases(config.problem, config.sweep, config.timing);
     std::erase_if(rings.cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
     require(!rings.cases.empty(), "validate predicts rings: give --ranks 2 or more");
-    rings.backend = make_backend(config.execution, {.ranks = config.sweep.ranks,
-                                                    .arithmetic = config.problem.arithmetic,
-                                                    .device_per_rank = true,
-                                                    .cudnn = config.timing.cudnn});
+    rings.backend =
+        make_backend(config.execution,
+                     {.ranks = config.sweep.ranks, .arithmetic = config.problem.arithmetic, .device_per_rank = true});
     return rings;
 }
 

@@ -89,21 +89,6 @@ void describe_run(RunWriter& run, const ThroughputCase& which, const Plan& plan,
 
 bool is_forward(const std::string& call) { return call.find("forward") != std::string::npos; }
 
-/// Columns that tell how many times cuDNN's rate ours is, for each of our calls that has cuDNN's beside it, from
-/// seconds that are compared one by one.
-void describe_ratios(RunWriter& run, const std::string& prefix,
-                     const std::map<std::string, std::vector<double>>& seconds, const std::string& over) {
-    for (const auto& [name, own] : seconds) {
-        const auto theirs = seconds.find(is_forward(name) ? "cudnn_forward" : "cudnn_backward");
-        if (name.starts_with("cudnn") || theirs == seconds.end()) continue;
-        std::vector<double> ratios;
-        for (std::size_t i = 0; i < own.size(); ++i) ratios.push_back(theirs->second[i] / own[i]);
-        const auto ratio = typical(ratios);
-        run.attribute(prefix + name, ratio.median, "1", "rate over that of cuDNN, median over " + over);
-        run.attribute(prefix + name + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
-    }
-}
-
 std::vector<double> last_half(const std::vector<double>& passes) {
     return {passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end()};
 }
@@ -147,14 +132,7 @@ void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& pl
     const auto flop_of = [&](const CallTimes& call) {
         return pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
     };
-    std::map<std::string, std::vector<double>> medians,
-        last;  // by call: of each round, and passes of bursts that count
-    for (const auto& call : times.calls) {
-        describe_call(run, call, flop_of(call));
-        for (const auto& round : call.seconds) medians[call.name].push_back(typical(round).median);
-    }
-    // Round by round, since a round's calls met the same clocks.
-    describe_ratios(run, "ratio_", medians, "rounds");
+    for (const auto& call : times.calls) describe_call(run, call, flop_of(call));
     for (const auto& call : times.bursts) {
         const auto& passes = call.seconds.front();
         describe_rate(run, call.name, flop_of(call), typical_of_burst(passes), "burst_rate_");
@@ -162,9 +140,7 @@ void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& pl
                     {{"bursts/pass", static_cast<std::int64_t>(passes.size())}}, "s",
                     "device time of single passes, inputs drawn anew and L2 cleared before each; the first half is "
                     "not counted");
-        last[call.name] = last_half(passes);
     }
-    describe_ratios(run, "burst_ratio_", last, "passes");
     describe_clocks(run, times.clocks);
 }
 
@@ -219,13 +195,11 @@ public:
     void ratio(const char* header, double value) { table.cell(header, value, "{:.3f}"); }
     void part_of_matrix() { ratio("fwd/matrix", number("rate_forward") / ceiling_); }
 
-    /// A pass of our kernel beside cuDNN's. `prefix`: "" or "burst_".
-    void compared(const std::string& prefix, const std::string& pass, const char* ms, const char* rate) {
-        milliseconds(ms, prefix + "rate_" + pass + "_seconds");
-        teraflops(rate, prefix + "rate_" + pass);
-        teraflops("cuDNN", prefix + "rate_cudnn_" + pass);
-        ratio("ratio", number(prefix + "ratio_" + pass));
-        percent("spread", prefix + "ratio_" + pass + "_spread");
+    /// A pass of our kernel. `column`: of its rate.
+    void kernel(const std::string& column, const char* ms, const char* rate) {
+        milliseconds(ms, column + "_seconds");
+        teraflops(rate, column);
+        percent("spread", column + "_spread");
     }
 
     std::string text(const char* title) const {
@@ -268,31 +242,27 @@ void add_ring(Runs& runs, const ThroughputCase& which, OneGpu& one_gpu) {
 }
 
 void add_device(Runs& runs, const ThroughputCase& which) {
-    const auto both = [&](const std::string& whose) {
-        double flop = 0, seconds = 0;
-        for (const auto* pass : {"forward", "backward"}) {
-            const auto rate = "rate_" + whose + pass;
-            flop += runs.number(rate) * runs.number(rate + "_seconds");
-            seconds += runs.number(rate + "_seconds");
-        }
-        return flop / seconds * 1e-12;
-    };
+    double flop = 0, seconds = 0;
+    for (const std::string rate : {"rate_forward", "rate_backward"}) {
+        flop += runs.number(rate) * runs.number(rate + "_seconds");
+        seconds += runs.number(rate + "_seconds");
+    }
     runs.start(which, "tokens");
     runs.table.cell("kernels", which.kernels);
-    runs.compared("", "forward", "fwd ms", "fwd");
+    runs.kernel("rate_forward", "fwd ms", "fwd");
     runs.part_of_matrix();
     runs.ratio("carried", runs.number("rate_forward_carried") / runs.number("rate_forward"));
-    runs.compared("", "backward", "bwd ms", "bwd");
+    runs.kernel("rate_backward", "bwd ms", "bwd");
     runs.teraflops("kernel alone", "rate_backward_kernel");
     runs.ratio("determ.", runs.number("rate_backward_deterministic") / runs.number("rate_backward"));
-    runs.table.cell("fwd+bwd", both(""), "{:.0f}").cell("cuDNN", both("cudnn_"), "{:.0f}");
+    runs.table.cell("fwd+bwd", flop / seconds * 1e-12, "{:.0f}");
 }
 
 void add_burst(Runs& runs, const ThroughputCase& which) {
     runs.start(which, "tokens");
     runs.table.cell("kernels", which.kernels);
-    runs.compared("burst_", "forward", "fwd ms", "fwd");
-    runs.compared("burst_", "backward", "bwd ms", "bwd");
+    runs.kernel("burst_rate_forward", "fwd ms", "fwd");
+    runs.kernel("burst_rate_backward", "bwd ms", "bwd");
 }
 
 std::string ceiling_lines(const Record& record, double ceiling) {
@@ -319,7 +289,6 @@ std::string ceiling_lines(const Record& record, double ceiling) {
 std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases) {
     const double ceiling = record.has("ceilings") ? FinishedRun{record, "ceilings"}.number("rate_matrix_product") : NAN;
     Runs rings(record, ceiling), devices(record, ceiling), bursts(record, ceiling);
-    std::string absences;  // why columns are empty
     OneGpu one_gpu;
     for (const auto& which : cases) {
         const FinishedRun run{record, which.name()};
@@ -328,12 +297,10 @@ std::string throughput_tables(const Record& record, const std::vector<Throughput
         if (which.kind != Kind::device) continue;
         if (has("rate_forward")) add_device(devices, which);
         if (has("burst_rate_forward")) add_burst(bursts, which);
-        if (!has("rate_cudnn_forward") && !has("burst_rate_cudnn_forward"))
-            absences += fmt::format("cuDNN is missing for {}: {}\n", run.name, record.text(run.name, "absent_cudnn"));
     }
     return rings.text("Rings, TFLOP/s per GPU") +
            devices.text("Kernels alone on one GPU, back to back (sustained), TFLOP/s") +
-           bursts.text("Single passes on one GPU (burst), TFLOP/s") + ceiling_lines(record, ceiling) + absences;
+           bursts.text("Single passes on one GPU (burst), TFLOP/s") + ceiling_lines(record, ceiling);
 }
 
 }  // namespace ringlab::experiments

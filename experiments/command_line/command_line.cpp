@@ -137,10 +137,6 @@ void guard_reads(Config& config) {
                                       input == "real" ? find_resource("real_attention", "data", ".h5") : input);
     if (!config.timing.measured.empty() && config.timing.measured != all_records)
         config.output.files.reads("--measured", config.timing.measured);
-    if (!config.timing.cudnn.empty()) {
-        config.output.files.reads("--cudnn", config.timing.cudnn);
-        note_read(config.timing.cudnn);
-    }
     for (const auto& table : config.scoring.published) config.output.files.reads("--published", published_file(table));
     for (const auto& machine : config.prediction.machines)
         config.output.files.reads("machine file", find_resource(machine, "machines", ".toml"));

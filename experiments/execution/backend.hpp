@@ -53,7 +53,7 @@ struct CallTiming {
     bool sustained = true, bursts = false;  ///< back to back; single passes apart from each other
 };
 
-/// Calls on one device: our own kernels by the names of gpu::DeviceAttention, "cudnn", "matrix_product".
+/// Calls on one device: our own kernels by the names of gpu::DeviceAttention, "matrix_product".
 struct CallsWanted {
     const Plan* plan = nullptr;  ///< of all but matrix products
     int rank = 0, block = 0;     ///< whose rows attend to whose keys
@@ -122,7 +122,6 @@ struct BackendUse {
     std::vector<int> ranks = {1};  ///< sizes of the rings
     std::string arithmetic = "bf16";
     bool device_per_rank = false;  ///< times are reported, so ranks must not share devices
-    std::string cudnn = "";        ///< path of the library that kernels are compared with; empty: the system's
 };
 
 /// A backend that a user can choose by name, and its own options.

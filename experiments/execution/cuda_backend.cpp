@@ -3,7 +3,6 @@
 #include "experiments/inputs/parallel.hpp"
 #include "experiments/options/config.hpp"
 #include "gpu/baselines/ceilings.hpp"
-#include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/execution/executor.hpp"
@@ -61,7 +60,6 @@ public:
           timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)),
           asked_(asked),
           devices_(gpu::devices()) {
-        if (device_per_rank_) cudnn_ = std::make_unique<gpu::Cudnn>(use.cudnn);
         require(layouts::bytes_of(dtype_from(use.arithmetic)) == 2,
                 "--arithmetic {}: --backend cuda computes in bf16 or fp16; say --arithmetic bf16", use.arithmetic);
         // Of several hosts require_places() names the one that has none.
@@ -96,7 +94,6 @@ public:
         // How many ranks count as a host, if that is pretended: it matters over the transport `mixed`.
         if (const int ranks = gpu::pretended_ranks_per_host(); ranks > 0)
             provenance.set("pretended_ranks_per_host", std::to_string(ranks));
-        if (cudnn_) provenance.set("cudnn", cudnn_->available() ? cudnn_->version() : cudnn_->why_not());
     }
 
     std::optional<double> memory_read_rate() override {
@@ -135,14 +132,12 @@ public:
             own = attention(wanted);
         }
         for (const auto& name : wanted.names) {
-            if (name != "cudnn" && name != "matrix_product") {
+            if (name != "matrix_product") {
                 calls.push_back(own->call(name));
                 continue;
             }
             try {
-                const auto theirs = name == "cudnn" ? cudnn_->calls(wanted.plan->problem, wanted.plan->mask())
-                                                    : std::vector{gpu::matrix_product()};
-                calls.insert(calls.end(), theirs.begin(), theirs.end());
+                calls.push_back(gpu::matrix_product());
             } catch (const Error& error) {
                 times.absent.emplace_back(name, error.what());
             }
@@ -350,8 +345,7 @@ private:
     const CudaOptions asked_;
     const std::vector<gpu::DeviceInfo> devices_;
     gpu::Nvml nvml_;
-    std::unique_ptr<gpu::Cudnn> cudnn_;  // where rings and kernels are timed to be compared
-    std::unique_ptr<gpu::Team> team_;    // of processes
+    std::unique_ptr<gpu::Team> team_;  // of processes
 };
 
 }  // namespace

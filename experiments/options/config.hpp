@@ -82,7 +82,6 @@ struct TimingConfig {
     std::vector<std::string> kernels;                    ///< kernel families, or "auto"
     std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed: also "burst"
     std::vector<std::string> beside;                     ///< what is timed for comparison: work, ceilings
-    std::string cudnn;                                   ///< path of the library; empty: the system's
     std::string measured;                                ///< record of an earlier run, or all_records: nothing is timed
     bool deterministic = false;
     double warm_up_seconds = 0.5;

@@ -129,23 +129,6 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_read_after_the_first_run_is_kept_and_compare
     BOOST_TEST(file.group("provenance/1").texts("files").size() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(a_library_that_is_given_by_path_is_noted_when_options_are_read) {
-    const Folder folder;
-    const auto path = folder / "libcudnn.so.9";
-    put_bytes(path, "abc");
-    FilesRead account;
-    const Experiment experiment{"throughput", "purpose", "example", [](Options& options, Config& config) {
-                                    options.add("cudnn", &config.timing.cudnn, "FILE", "help");
-                                }};
-    Config defaults;
-    defaults.output.path = (folder / "r.h5").string();
-    const auto option = path.string();
-    const char* words[] = {"throughput", "--cudnn", option.c_str()};
-    BOOST_REQUIRE(parse(experiment, defaults, 3, words));
-    BOOST_TEST(lines_of(account) == std::vector<std::string>{option + " " + sha256("abc")},
-               boost::test_tools::per_element());
-}
-
 // Whoever reads what decides results does so by layouts::read_text(), or calls note_read() first; whoever writes
 // results does so by written_file.hpp.
 BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
@@ -156,12 +139,8 @@ BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
         "experiments/record/hdf5_file.cpp",    // HDF5 for all others
         "experiments/files/written_file.cpp",  // the one writer
         "experiments/record/provenance.cpp",   // the system's own, as are the next
-        "experiments/study/forecast.cpp",
-        "processes/watching/neighbours.cpp",
-        "processes/shared_memory.cpp",
-        "processes/watching/first_error.cpp",
-        "gpu/device/nvml.cpp",
-        "gpu/device/shared_library.hpp",  // --cudnn, which config.cpp notes
+        "experiments/study/forecast.cpp",     "processes/watching/neighbours.cpp", "processes/shared_memory.cpp",
+        "processes/watching/first_error.cpp", "gpu/device/shared_library.hpp",
     };
     const std::set<std::string> noting{"experiments/record/record.cpp", "experiments/inputs/inputs_file.cpp",
                                        "experiments/prediction/uncertainty.cpp",

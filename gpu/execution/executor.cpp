@@ -356,7 +356,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     require(options.repeats >= 1 && options.warm_up >= 0, "{} warm-up passes and {} repeats; there must be a repeat",
             options.warm_up, options.repeats);
 
-    const Nvml nvml;
+    static const Nvml nvml;  // starting it takes longer than a short run
     const auto devices = devices_of_ranks(team, options);
     Job job{team, forward, backward, inputs, options, nvml, reach_of_copies(options.transport, team, options.timeout)};
     for (const auto* schedule : {&forward, backward})

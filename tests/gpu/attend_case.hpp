@@ -2,8 +2,6 @@
 
 #include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "layouts/layouts/layout.hpp"
-#include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/error/error_model.hpp"
@@ -36,29 +34,6 @@ boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id);
 /// The kernel families to test here: those that this machine's GPU runs.
 std::vector<std::string> families();
 
-/// How partial results of several blocks are put together.
-enum class Policy {
-    carry,            ///< (o, m, l) in fp32 from block to block
-    partials,         ///< 16-bit partial o of each block, merged into an fp32 running o
-    rounded_running,  ///< 16-bit partial o, merged into a 16-bit running o
-};
-
-/// One attention, spread over ranks that take turns on the device.
-struct AttendCase {
-    layouts::Problem problem;
-    std::string mask = "causal";
-    std::string layout = "contiguous";
-    int ranks = 1;
-    Policy policy = Policy::carry;
-    bool deterministic = false;
-    int head_groups = 1;                                   ///< kv heads go in this many launches a block
-    layouts::DType gradient_dtype = layouts::DType::fp32;  ///< of the dk, dv of one block, before they are summed
-    std::string family = "portable";
-};
-
-std::ostream& operator<<(std::ostream& out, const AttendCase& c);
-std::ostream& operator<<(std::ostream& out, Policy policy);
-
 /// Checks that a deviation is within its bound.
 void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound);
 /// The same for all results; o is the one that is not rounded.
@@ -70,15 +45,5 @@ std::vector<double> from_device(const gpu::DeviceBuffer& buffer, layouts::DType 
 
 /// Normal random values, rounded to the problem's dtype.
 reference::Inputs random_inputs(const layouts::Problem& problem, std::uint64_t seed);
-
-struct AttendOutputs {
-    reference::Outputs exact;     ///< o as written in fp32
-    reference::Tensor o_rounded;  ///< o as written in the problem's dtype (carry only)
-};
-
-/// Runs all ranks' blocks in ring order through the kernels; every device buffer is filled with NaN before it is
-/// written.
-AttendOutputs run_on_device(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
-                            const reference::Inputs& inputs);
 
 }  // namespace ringlab::tests

@@ -1,14 +1,13 @@
-// The attention kernels against the fp64 reference, over masks, layouts, ranks, dims, heads, types and policies.
+// The attention kernels against the fp64 reference, over masks, layouts, ranks, dims, heads, types and policies: as the
+// executor calls them.
 
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/device/device_buffer.hpp"
-#include "reference/attention/blocked.hpp"
-#include "reference/error/deviations.hpp"
-#include "reference/error/error_model.hpp"
 #include "reference/tensors/blas.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
+#include "tests/gpu/executor_case.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
@@ -29,31 +28,8 @@ namespace ringlab::tests {
 namespace {
 
 namespace data = boost::unit_test::data;
+using layouts::Accumulation;
 using layouts::DType;
-using reference::Bound;
-using reference::Deviation;
-
-/// The bound of the difference between two results that are off by independent roundings each.
-Bound twice(Bound bound) {
-    bound.relative_rms *= std::sqrt(2.0);
-    bound.max_to_largest *= std::sqrt(2.0);
-    return bound;
-}
-
-/// The bounds of the case by the error model.
-reference::Bounds bounds_of(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
-                            const reference::Inputs& inputs, const reference::Outputs& expected) {
-    // Blocks come in the ring's order. A narrow gradient is each block's own part, summed in fp32; the ring's, whose
-    // sums are rounded as well, have up to twice the variance.
-    layouts::ScheduleOptions how{.schedule = "ring", .pass = layouts::Pass::forward};
-    how.accumulation = c.policy == Policy::carry ? layouts::Accumulation::carry : layouts::Accumulation::partials;
-    how.gradient_dtype = c.gradient_dtype;
-    const auto forward = make_schedule(c.problem, mask, layout, how);
-    how.pass = layouts::Pass::backward;
-    const auto backward = make_schedule(c.problem, mask, layout, how);
-    return reference::ErrorModel(c.problem, mask, inputs, expected)
-        .bounds(inputs, *forward, backward.get(), c.policy == Policy::rounded_running);
-}
 
 /// A factor of K for each token.
 using KeyFactor = double (*)(std::size_t token);
@@ -66,62 +42,20 @@ void multiply_keys(reference::Tensor& k, KeyFactor factor, DType dtype) {
     k = reference::rounded(std::move(k), dtype);
 }
 
-/// What a case is compared with.
-struct Expected {
-    std::uint64_t seed;
-    layouts::Mask mask;
-    layouts::Layout layout;
-    reference::Inputs inputs;
-    reference::Outputs outputs;
-    reference::Bounds bounds;
-};
-
-Expected expected_of(const AttendCase& c, std::uint64_t seed, const layouts::Mask& mask, const layouts::Layout& layout,
-                     KeyFactor key_factor, int threads) {
-    auto inputs = random_inputs(c.problem, seed);
-    if (key_factor) multiply_keys(inputs.k, key_factor, c.problem.dtype);
-    auto outputs = reference::blocked_attention(c.problem, mask, inputs, {.threads = threads});
-    const auto bounds = bounds_of(c, mask, layout, inputs, outputs);
-    return {seed, mask, layout, std::move(inputs), std::move(outputs), bounds};
-}
-
-std::uint64_t new_seed() {
-    static std::mt19937_64 seeds(std::random_device{}());
-    return seeds();
-}
-
-void agrees(const AttendCase& c, const Expected& with) {
-    BOOST_TEST_CONTEXT(c << ", seed " << with.seed) {
-        const auto measured = run_on_device(c, with.mask, with.layout, with.inputs);
-        check(reference::deviations(measured.exact, with.outputs), with.bounds);
-        if (c.policy == Policy::carry)
-            check("o_rounded", reference::deviation("o", measured.o_rounded, with.outputs.o), with.bounds.o);
-    }
-}
-
-void agrees_with_the_reference(const AttendCase& c) {
-    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-    agrees(c, expected_of(c, new_seed(), mask, layouts::make_layout(c.layout, mask, c.ranks), nullptr, 0));
-}
-
-/// The same for many cases. The error model takes several times as long as the reference, on one core, and both take
-/// far longer than the device: so each core computes them for a case of its own.
+/// Agreement of many cases with the reference. The error model takes several times as long as the reference, on one
+/// core, and both take far longer than the device: so each core computes them for a case of its own.
 class Cases {
 public:
     ~Cases() noexcept(false) {
         if (std::uncaught_exceptions() == 0) finish(0);
     }
 
-    void add(const AttendCase& c) {
-        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-        add(c, mask, layouts::make_layout(c.layout, mask, c.ranks));
-    }
-    void add(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
-             KeyFactor key_factor = nullptr) {
+    void add(const RingCase& c, KeyFactor factor = nullptr) {
         finish(std::max(1u, std::thread::hardware_concurrency()) - 1);
-        expected_.push_back({c, std::async(std::launch::async, [=, seed = new_seed()] {
-                                 return expected_of(c, seed, mask, layout, key_factor, 1);
-                             })});
+        std::function<void(reference::Inputs&)> change;
+        if (factor) change = [=, dtype = c.problem.dtype](auto& inputs) { multiply_keys(inputs.k, factor, dtype); };
+        expected_.push_back(
+            {c, std::async(std::launch::async, [=, seed = new_seed()] { return expected_of(c, seed, change, 1); })});
     }
 
 private:
@@ -131,8 +65,18 @@ private:
     }
 
     const reference::SingleThreadedBlas guard_;
-    std::deque<std::pair<AttendCase, std::future<Expected>>> expected_;
+    std::deque<std::pair<RingCase, std::future<Expected>>> expected_;
 };
+
+/// A ring by the kernels of one family.
+RingCase ring_of(const std::string& family, const layouts::Problem& problem, const std::string& mask = "causal",
+                 const std::string& layout = "contiguous", int ranks = 1, bool deterministic = false) {
+    RingCase c{problem, mask, layout, "ring", ranks};
+    c.options.kernels = gpu::kernel_family(family);
+    c.options.deterministic = deterministic;
+    c.options.timelines = layouts::Timelines::none;
+    return c;
+}
 
 layouts::Problem problem(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
                          std::int64_t value_dim, DType dtype = DType::bf16, std::int64_t batch = 1) {
@@ -184,30 +128,19 @@ BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference, data::make
     Cases cases;
     for (const auto& mask : masks)
         for (const auto& layout : layout_names)
-            cases.add(
-                {.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3, .family = family});
+            cases.add(ring_of(family, problem(1290, 4, 2, 64, 64), mask, layout, 3));
 }
 
 BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too, data::make(families()), family) {
     Cases cases;
     for (const auto& mask : masks)
         for (const auto& dims : dims_in_order)
-            cases.add({.problem = problem(1290, 4, 2, dims.head, dims.value),
-                       .mask = mask,
-                       .layout = "zigzag",
-                       .ranks = 3,
-                       .deterministic = true,
-                       .family = family});
+            cases.add(ring_of(family, problem(1290, 4, 2, dims.head, dims.value), mask, "zigzag", 3, true));
 }
 
 BOOST_DATA_TEST_CASE(every_mask_agrees_where_dims_are_split, data::make(families()), family) {
     Cases cases;
-    for (const auto& mask : masks)
-        cases.add({.problem = problem(1290, 4, 2, 256, 256),
-                   .mask = mask,
-                   .layout = "striped:5",
-                   .ranks = 3,
-                   .family = family});
+    for (const auto& mask : masks) cases.add(ring_of(family, problem(1290, 4, 2, 256, 256), mask, "striped:5", 3));
 }
 
 BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees, data::make(families()), family) {
@@ -215,11 +148,8 @@ BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees, data::make(families()), family) 
     for (const auto& dims : all_dims)
         for (const auto dtype : {DType::bf16, DType::fp16})
             for (const bool deterministic : {false, true})
-                cases.add({.problem = problem(388, 4, 2, dims.head, dims.value, dtype, 2),
-                           .layout = "zigzag",
-                           .ranks = 2,
-                           .deterministic = deterministic,
-                           .family = family});
+                cases.add(ring_of(family, problem(388, 4, 2, dims.head, dims.value, dtype, 2), "causal", "zigzag", 2,
+                                  deterministic));
 }
 
 // The hopper family computes p of a full tile with the maxima of earlier tiles, unless a row's sum grows past a limit.
@@ -233,12 +163,8 @@ BOOST_DATA_TEST_CASE(maxima_may_rise_late, data::make(families()), family) {
                  std::vector<KeyFactor>{[](std::size_t t) { return t < 400 ? 0.1 : 1.0; },
                                         [](std::size_t t) { return t < 400 ? 0.1 : 7.0; },
                                         [](std::size_t t) { return t < 400 ? 0.1 : 60.0; },
-                                        [](std::size_t t) { return t < 400 ? 60.0 : 0.1; }}) {
-                const AttendCase c{
-                    .problem = problem(800, 2, 1, dims.head, dims.value, dtype), .mask = "full", .family = family};
-                const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-                cases.add(c, mask, layouts::make_layout(c.layout, mask, c.ranks), key_factor);
-            }
+                                        [](std::size_t t) { return t < 400 ? 60.0 : 0.1; }})
+                cases.add(ring_of(family, problem(800, 2, 1, dims.head, dims.value, dtype), "full"), key_factor);
 }
 
 BOOST_AUTO_TEST_CASE(long_rows_agree) {
@@ -246,7 +172,7 @@ BOOST_AUTO_TEST_CASE(long_rows_agree) {
     for (const auto* mask : {"full", "window:3000,3000", "documents:3333,67", "block-causal:3150,5x50"})
         for (const auto dtype : {DType::bf16, DType::fp16})
             for (const int heads : {2, 3, 4})
-                cases.add({.problem = problem(3400, heads, 1, 128, 120, dtype), .mask = mask});
+                cases.add(ring_of("portable", problem(3400, heads, 1, 128, 120, dtype), mask));
 }
 
 // Rows of a zigzag rank with keys of the other one: half of the row tiles see nothing, among others with 24 key tiles
@@ -323,11 +249,9 @@ BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
                          data::make(std::vector<Heads>{{1, 1, 1}, {4, 4, 2}, {6, 1, 1}, {6, 2, 2}, {8, 4, 4}}) *
                          data::make(whole_and_split_dims),
                      family, heads, dim) {
-    agrees_with_the_reference({.problem = problem(291, heads.query, heads.kv, dim, dim, DType::bf16, 3),
-                               .layout = "contiguous",
-                               .ranks = 3,
-                               .head_groups = heads.groups,
-                               .family = family});
+    auto c = ring_of(family, problem(291, heads.query, heads.kv, dim, dim, DType::bf16, 3), "causal", "contiguous", 3);
+    c.schedule = fmt::format("all-gather:{}", heads.groups);
+    agrees_with_the_reference(c);
 }
 
 // On 132 multiprocessors the batch decides whether an item of the backward pass has a block to itself or is shared by
@@ -337,16 +261,15 @@ BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks, data::make(families()), 
     for (const std::int64_t batch : {1, 40, 100, 290})
         for (const bool deterministic : {false, true})
             for (const auto dim : whole_and_split_dims)
-                cases.add({.problem = problem(130, 2, 1, dim, dim, DType::bf16, batch),
-                           .deterministic = deterministic,
-                           .family = family});
+                cases.add(ring_of(family, problem(130, 2, 1, dim, dim, DType::bf16, batch), "causal", "contiguous", 1,
+                                  deterministic));
 }
 
 // Items of 128 keys (64 where dims are split) of many heads: sections of them that fill 132 multiprocessors, whose
 // blocks go over rows in step.
 BOOST_DATA_TEST_CASE(sections_of_items_in_step_agree, data::make({64, 256}) * data::make({"causal", "full"}), dim,
                      mask) {
-    agrees_with_the_reference({.problem = problem(500, 64, 64, dim, dim), .mask = mask, .family = "auto"});
+    agrees_with_the_reference(ring_of("auto", problem(500, 64, 64, dim, dim), mask));
 }
 
 struct ChunkCase {
@@ -363,17 +286,14 @@ BOOST_DATA_TEST_CASE(chunks_of_items_in_step_agree_with_items_in_order,
                      data::make({"causal", "full"}) *
                          data::make(std::vector<ChunkCase>{{32768, 4, 4, 64}, {13000, 8, 8, 64}, {8000, 64, 8, 16}}),
                      mask_name, chunks) {
-    AttendCase c{.problem = problem(chunks.tokens, chunks.query_heads, chunks.kv_heads, chunks.dim, chunks.dim),
-                 .mask = mask_name,
-                 .family = "auto"};
-    const auto mask = layouts::make_mask(mask_name, c.problem.tokens);
-    const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
-    const auto inputs = random_inputs(c.problem, 23);
-    const auto in_lockstep = run_on_device(c, mask, layout, inputs).exact;
-    c.deterministic = true;
-    const auto in_order = run_on_device(c, mask, layout, inputs).exact;
-    BOOST_TEST((run_on_device(c, mask, layout, inputs).exact.dq == in_order.dq));
-    const auto d = reference::deviations(in_lockstep, in_order);
+    auto c =
+        ring_of("auto", problem(chunks.tokens, chunks.query_heads, chunks.kv_heads, chunks.dim, chunks.dim), mask_name);
+    const auto inputs = host_inputs(c.problem, 23);
+    const auto in_lockstep = run_case(c, inputs).outputs;
+    c.options.deterministic = true;
+    const auto in_order = run_case(c, inputs).outputs;
+    BOOST_TEST((run_case(c, inputs).outputs.dq.values == in_order.dq.values));
+    const auto d = reference::deviations(to_reference(in_lockstep), to_reference(in_order));
     const auto products = chunks.tokens * c.problem.query_heads_per_kv_head() / 16;
     const double most = static_cast<double>(products) * std::ldexp(1.0, -23);
     BOOST_TEST(d.dq.relative_rms <= most);
@@ -385,23 +305,21 @@ BOOST_DATA_TEST_CASE(few_tokens_are_enough,
                      data::make(families()) * data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}) *
                          data::make(whole_and_split_dims),
                      family, tokens, dim) {
-    agrees_with_the_reference({.problem = problem(tokens, 2, 1, dim, dim), .family = family});
+    agrees_with_the_reference(ring_of(family, problem(tokens, 2, 1, dim, dim)));
 }
 
-/// The last `tokens` on rank 0, all others on rank 1: few rows over many keys, behind a carry, and many over few.
-void add_few_rows(Cases& cases, AttendCase c, std::int64_t tokens) {
-    const auto all = c.problem.tokens;
-    c.layout = fmt::format("the last {} alone", tokens);
+/// Rows of the last `tokens` alone, which one of two ranks owns: over the keys of both, one behind the other's carry.
+void add_few_rows(Cases& cases, RingCase c, std::int64_t tokens) {
+    c.problem.queries = {{c.problem.tokens - tokens, c.problem.tokens}};
     c.ranks = 2;
-    const layouts::Layout layout(c.layout, all, {{{all - tokens, 1, tokens}}, {{0, 1, all - tokens}}});
-    cases.add(c, layouts::make_mask(c.mask, all), layout);
+    cases.add(c);
 }
 
 BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_under_every_mask, data::make(families()), family) {
     Cases cases;
     for (const auto& mask : masks)
         for (const int tokens : {1, 16})
-            add_few_rows(cases, {.problem = problem(1290, 4, 1, 128, 128), .mask = mask, .family = family}, tokens);
+            add_few_rows(cases, ring_of(family, problem(1290, 4, 1, 128, 128), mask), tokens);
 }
 
 // 3 tokens of 16 heads a kv head are three units of rows, of 5 heads one that is not full.
@@ -409,13 +327,11 @@ BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_for_all_dims_and_heads, data:
     Cases cases;
     for (const auto& dims : all_dims)
         for (const int group : {1, 5, 16})
-            for (const auto policy : {Policy::carry, Policy::partials}) {
+            for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
                 const auto dtype = group == 5 ? DType::fp16 : DType::bf16;
-                add_few_rows(cases,
-                             {.problem = problem(300, 2 * group, 2, dims.head, dims.value, dtype, 2),
-                              .policy = policy,
-                              .family = family},
-                             3);
+                auto c = ring_of(family, problem(300, 2 * group, 2, dims.head, dims.value, dtype, 2));
+                c.accumulation = accumulation;
+                add_few_rows(cases, c, 3);
             }
 }
 
@@ -425,20 +341,20 @@ BOOST_DATA_TEST_CASE(few_rows_with_a_soft_cap_agree, data::make(families()), fam
         auto p = problem(5000, 8, 1, 128, 128);
         p.scale = scale;
         p.soft_cap = 5;
-        add_few_rows(cases, {.problem = p, .family = family}, 2);
+        add_few_rows(cases, ring_of(family, p), 2);
     }
 }
 
 BOOST_DATA_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone, data::make(families()), family) {
-    const AttendCase c{.problem = problem(1, 2, 1, 128, 128), .family = family};
+    const auto c = ring_of(family, problem(1, 2, 1, 128, 128));
     const auto inputs = random_inputs(c.problem, 17);
-    const auto m = run_on_device(c, layouts::make_mask("causal", 1), layouts::make_layout("contiguous", 1, 1), inputs);
+    const auto found = to_reference(run_case(c, host_inputs(inputs, c.problem.dtype)).outputs);
     for (std::size_t d = 0; d < 128; ++d) {
-        BOOST_TEST(m.exact.o(0, 0, 1, d) == inputs.v(0, 0, 0, d));
-        BOOST_TEST(std::abs(m.exact.dv(0, 0, 0, d) - inputs.dout(0, 0, 0, d) - inputs.dout(0, 0, 1, d)) < 1e-5);
+        BOOST_TEST(found.o(0, 0, 1, d) == inputs.v(0, 0, 0, d));
+        BOOST_TEST(std::abs(found.dv(0, 0, 0, d) - inputs.dout(0, 0, 0, d) - inputs.dout(0, 0, 1, d)) < 1e-5);
         // do.v - delta is 0 but for the order of fp32 sums over 128 products.
-        BOOST_TEST(std::abs(m.exact.dq(0, 0, 1, d)) < 1e-5);
-        BOOST_TEST(std::abs(m.exact.dk(0, 0, 0, d)) < 1e-5);
+        BOOST_TEST(std::abs(found.dq(0, 0, 1, d)) < 1e-5);
+        BOOST_TEST(std::abs(found.dk(0, 0, 0, d)) < 1e-5);
     }
 }
 
@@ -450,90 +366,48 @@ BOOST_DATA_TEST_CASE(any_scale_and_soft_cap_agree,
     // 0 stands for the default in a Problem.
     p.scale = scale;
     p.soft_cap = cap;
-    agrees_with_the_reference(
-        {.problem = p, .layout = "zigzag", .ranks = 2, .deterministic = deterministic, .family = family});
+    agrees_with_the_reference(ring_of(family, p, "causal", "zigzag", 2, deterministic));
 }
 
+// Into an fp32 output, or one that is rounded after each block.
 BOOST_DATA_TEST_CASE(policies_keep_their_bounds,
-                     data::make(families()) * data::make({Policy::carry, Policy::partials, Policy::rounded_running}) *
+                     data::make(families()) * data::make({"carry", "partials", "rounded running output"}) *
                          data::make({DType::fp32, DType::bf16}) * data::make({"causal", "window:50,0"}),
                      family, policy, gradient_dtype, mask) {
-    agrees_with_the_reference({.problem = problem(1032, 4, 2, 128, 128),
-                               .mask = mask,
-                               .layout = "zigzag",
-                               .ranks = 4,
-                               .policy = policy,
-                               .gradient_dtype = gradient_dtype,
-                               .family = family});
+    auto c = ring_of(family, problem(1032, 4, 2, 128, 128), mask, "zigzag", 4);
+    c.accumulation = policy == std::string("carry") ? Accumulation::carry : Accumulation::partials;
+    c.gradient_dtype = gradient_dtype;
+    c.options.round_running_output = policy == std::string("rounded running output");
+    agrees_with_the_reference(c);
 }
 
 // Rows past 50 and keys past 60 are not there; rows 50 to 60 see nothing, nor do any see keys from 50 on.
 BOOST_DATA_TEST_CASE(rows_that_see_nothing_are_exact, data::make(families()) * data::make({false, true}), family,
                      deterministic) {
-    AttendCase c{.problem = problem(192, 2, 1, 128, 128),
-                 .mask = "causal+valid:0-50",
-                 .layout = "zigzag",
-                 .ranks = 2,
-                 .deterministic = deterministic,
-                 .family = family};
+    const auto c = ring_of(family, problem(192, 2, 1, 128, 128), "causal+valid:0-50", "zigzag", 2, deterministic);
     const auto mask = layouts::make_mask(c.mask, 192);
-    const auto measured = run_on_device(c, mask, layouts::make_layout(c.layout, 192, 2), random_inputs(c.problem, 7));
+    const auto found = to_reference(run_case(c, host_inputs(c.problem, 7)).outputs);
     for (std::size_t i = 0; i < 192; ++i) {
         if (mask.row(static_cast<std::int64_t>(i)) != layouts::RowKeys{}) continue;
         for (std::size_t h = 0; h < 2; ++h) {
-            BOOST_TEST(measured.exact.lse(0, i, h) == -std::numeric_limits<double>::infinity());
+            BOOST_TEST(found.lse(0, i, h) == -std::numeric_limits<double>::infinity());
             for (std::size_t d = 0; d < 128; ++d) {
-                BOOST_TEST_REQUIRE(measured.exact.o(0, i, h, d) == 0.0);
-                BOOST_TEST_REQUIRE(measured.exact.dq(0, i, h, d) == 0.0);
+                BOOST_TEST_REQUIRE(found.o(0, i, h, d) == 0.0);
+                BOOST_TEST_REQUIRE(found.dq(0, i, h, d) == 0.0);
             }
         }
         for (std::size_t d = 0; d < 128; ++d) {
-            BOOST_TEST_REQUIRE(measured.exact.dk(0, i, 0, d) == 0.0);
-            BOOST_TEST_REQUIRE(measured.exact.dv(0, i, 0, d) == 0.0);
+            BOOST_TEST_REQUIRE(found.dk(0, i, 0, d) == 0.0);
+            BOOST_TEST_REQUIRE(found.dv(0, i, 0, d) == 0.0);
         }
     }
 }
 
 BOOST_DATA_TEST_CASE(repeats_in_order_are_bit_identical, data::make(families()) * data::make(dims_in_order), family,
                      dims) {
-    const AttendCase c{.problem = problem(1290, 4, 2, dims.head, dims.value),
-                       .layout = "zigzag",
-                       .ranks = 3,
-                       .deterministic = true,
-                       .family = family};
-    const auto mask = layouts::make_mask(c.mask, 1290);
-    const auto layout = layouts::make_layout(c.layout, 1290, 3);
-    const auto inputs = random_inputs(c.problem, 11);
-    const auto a = run_on_device(c, mask, layout, inputs).exact, b = run_on_device(c, mask, layout, inputs).exact;
-    BOOST_TEST((a.o == b.o));
-    BOOST_TEST((a.lse == b.lse));
-    BOOST_TEST((a.dq == b.dq));
-    BOOST_TEST((a.dk == b.dk));
-    BOOST_TEST((a.dv == b.dv));
-}
-
-// P = 1 against a ring whose blocks each row takes in by another order: only fp32 sums differ.
-BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives,
-                     data::make(families()) * data::make({"contiguous", "zigzag", "striped"}), family, layout) {
-    const AttendCase whole{.problem = problem(1536, 4, 2, 128, 128), .family = family};
-    AttendCase split = whole;
-    split.layout = layout;
-    split.ranks = 4;
-    const auto mask = layouts::make_mask("causal", 1536);
-    const auto inputs = random_inputs(whole.problem, 13);
-    const auto one = run_on_device(whole, mask, layouts::make_layout("contiguous", 1536, 1), inputs).exact;
-    const auto chain = run_on_device(split, mask, layouts::make_layout(layout, 1536, 4), inputs).exact;
-    // P is rounded relative to the running maximum of its moment, so another order rounds it elsewhere: each of the two
-    // is off by its roundings, and they differ by at most both. dv knows of the forward pass the lse alone, and rounds
-    // the same p.
-    const auto expected = reference::blocked_attention(whole.problem, mask, inputs);
-    const auto bounds = bounds_of(split, mask, layouts::make_layout(layout, 1536, 4), inputs, expected);
-    const auto d = reference::deviations(chain, one);
-    check("o", d.o, twice(bounds.o_unrounded));
-    check("lse", d.lse, twice(bounds.lse));
-    check("dq", d.dq, twice(bounds.dq));
-    check("dk", d.dk, twice(bounds.dk));
-    BOOST_TEST(d.dv.relative_rms <= 0.2 * bounds.dv.relative_rms);
+    const auto c = ring_of(family, problem(1290, 4, 2, dims.head, dims.value), "causal", "zigzag", 3, true);
+    const auto inputs = host_inputs(c.problem, 11);
+    check_identical(run_case(c, inputs).outputs, run_case(c, inputs).outputs);
 }
 
 BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit_are_refused) {

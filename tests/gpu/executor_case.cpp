@@ -13,6 +13,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <ostream>
@@ -32,10 +34,11 @@ gpu::HostTensor<std::uint16_t> patterns(const reference::Tensor& tensor, DType d
     return bits;
 }
 
-reference::Tensor widen(const gpu::HostTensor<float>& tensor) {
-    reference::Tensor wide(std::array<std::size_t, 4>{
-        static_cast<std::size_t>(tensor.shape[0]), static_cast<std::size_t>(tensor.shape[1]),
-        static_cast<std::size_t>(tensor.shape[2]), static_cast<std::size_t>(tensor.shape[3])});
+template <std::size_t N>
+xt::xtensor<double, N> widen(const gpu::HostTensor<float>& tensor) {
+    std::array<std::size_t, N> shape;
+    std::copy_n(tensor.shape.begin(), N, shape.begin());
+    auto wide = xt::xtensor<double, N>::from_shape(shape);
     std::copy(tensor.values.begin(), tensor.values.end(), wide.begin());
     return wide;
 }
@@ -106,18 +109,13 @@ gpu::HostInputs host_inputs(const reference::Inputs& inputs, DType dtype) {
             patterns(inputs.dout, dtype)};
 }
 
+gpu::HostInputs host_inputs(const layouts::Problem& problem, std::uint64_t seed) {
+    return host_inputs(random_inputs(problem, seed), problem.dtype);
+}
+
 reference::Outputs to_reference(const gpu::HostOutputs& outputs) {
-    reference::Outputs wide;
-    wide.o = widen(outputs.o);
-    wide.dq = widen(outputs.dq);
-    wide.dk = widen(outputs.dk);
-    wide.dv = widen(outputs.dv);
-    wide.lse = reference::Lse(std::array<std::size_t, 3>{static_cast<std::size_t>(outputs.lse.shape[0]),
-                                                         static_cast<std::size_t>(outputs.lse.shape[1]),
-                                                         static_cast<std::size_t>(outputs.lse.shape[2])});
-    std::copy(outputs.lse.values.begin(), outputs.lse.values.end(), wide.lse.begin());
-    wide.dsinks = outputs.dsinks;
-    return wide;
+    return {widen<4>(outputs.o),  widen<3>(outputs.lse), widen<4>(outputs.dq),
+            widen<4>(outputs.dk), widen<4>(outputs.dv),  outputs.dsinks};
 }
 
 Passes make_passes(const RingCase& c) {
@@ -135,58 +133,69 @@ Passes make_passes(const RingCase& c) {
     return passes;
 }
 
-gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
+std::vector<gpu::GpuRun> run_rings(const RingCase& c, std::span<const gpu::HostInputs> inputs,
+                                   const gpu::FabricFactory& make_fabric) {
     const auto passes = make_passes(c);
     auto options = c.options;
     options.group.ring = c.ranks;
     options.poison = true;
     const auto team = gpu::make_thread_team(gpu::team_size(options));
-    return std::move(gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), options).front());
+    return gpu::run(*team, *passes.forward, passes.backward.get(), inputs, options, make_fabric);
 }
 
-std::unique_ptr<reference::ErrorModel> error_model(const layouts::Problem& problem, const layouts::Mask& mask,
-                                                   const reference::Inputs& inputs, const reference::Outputs& expected,
-                                                   const reference::Inputs* made_of) {
-    return std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected, made_of);
+gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs, const gpu::FabricFactory& make_fabric) {
+    return std::move(run_rings(c, std::span(&inputs, 1), make_fabric).front());
 }
 
-void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
-                   const reference::Outputs& expected, const reference::ErrorModel& errors,
-                   const reference::Inputs* made_of) {
+std::uint64_t new_seed() {
+    static std::mt19937_64 seeds(std::random_device{}());
+    return seeds();
+}
+
+reference::Bounds bounds_of(const RingCase& c, const reference::ErrorModel& errors, const reference::Inputs& inputs) {
     const auto passes = make_passes(c);
-    const auto& mask = passes.forward->mask();
-    const auto bounds = errors.bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
+    return errors.bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
+}
+
+Expected expected_of(const RingCase& c, std::uint64_t seed, const std::function<void(reference::Inputs&)>& change,
+                     int threads) {
+    Expected e{seed, random_inputs(c.problem, seed), {}, {}};
+    if (change) change(e.inputs);
+    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+    const bool expands = c.problem.latent.is_given();
+    const auto heads = c.problem.expanded();
+    auto attended = expands ? expanded(c.problem, e.inputs) : e.inputs;
+    if (heads.rotary.rotates()) attended = with_rotation(heads, mask, attended);
+    e.outputs = reference::blocked_attention(heads, mask, attended, {.threads = threads});
+    const reference::ErrorModel errors(c.problem, mask, attended, e.outputs, expands ? &e.inputs : nullptr);
+    e.bounds = bounds_of(c, errors, attended);
+    if (expands) compress(c.problem, e.inputs, e.outputs);
+    return e;
+}
+
+void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Outputs& expected,
+                   const reference::Bounds& bounds) {
     auto found = to_reference(measured);
     if (c.problem.rotary.rotates()) {
+        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
         const auto way = reference::Rotation::Way::inverse_of_back;
         found.dq = rotated(found.dq, c.problem, mask, way);
         found.dk = rotated(found.dk, c.problem.with_latent_as_key(), mask, way);
     }
-    auto wanted = expected;
-    if (made_of) compress(c.problem, *made_of, wanted);
-    check(reference::deviations(found, wanted), bounds);
+    check(reference::deviations(found, expected), bounds);
 }
+
+void agrees(const RingCase& c, const Expected& with) {
+    BOOST_TEST_CONTEXT(c << ", seed " << with.seed) {
+        check_against(c, run_case(c, host_inputs(with.inputs, c.problem.dtype)).outputs, with.outputs, with.bounds);
+    }
+}
+
+void agrees_with_the_reference(const RingCase& c) { agrees(c, expected_of(c, new_seed())); }
 
 std::string layout_in_turn(std::size_t number) {
     const auto all = layout_examples();
     return all[number % all.size()];
-}
-
-void agrees_with_the_reference(const RingCase& c) {
-    static std::mt19937_64 seeds(std::random_device{}());
-    const auto seed = seeds();
-    BOOST_TEST_CONTEXT(c << ", seed " << seed) {
-        const auto inputs = random_inputs(c.problem, seed);
-        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-        const bool expands = c.problem.latent.is_given();
-        const auto heads = c.problem.expanded();
-        auto attended = expands ? expanded(c.problem, inputs) : inputs;
-        if (heads.rotary.rotates()) attended = with_rotation(heads, mask, attended);
-        const auto expected = reference::blocked_attention(heads, mask, attended);
-        const auto* made_of = expands ? &inputs : nullptr;
-        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, attended, expected,
-                      *error_model(c.problem, mask, attended, expected, made_of), made_of);
-    }
 }
 
 void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected) {
@@ -204,23 +213,19 @@ gpu::HostOutputs in_bf16(gpu::HostOutputs results) {
 }
 
 gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, std::function<void()> instead) {
-    return [=](gpu::Team& team, const gpu::FabricOptions& options, const gpu::Routes& routes) {
-        const auto join = [=](gpu::Fabric& real, const gpu::JoiningRank& joining) -> std::unique_ptr<gpu::Transport> {
-            if (joining.rank != silent_rank) return real.join(joining);
-            return std::make_unique<SilentTransport>(real.join(joining), instead);
-        };
-        return std::make_unique<gpu::FabricJoinedBy>(gpu::fabric_factory(kind)(team, options, routes), join);
-    };
+    return gpu::joined_by(gpu::fabric_factory(kind),
+                          [=](gpu::Fabric& real, const gpu::JoiningRank& joining) -> std::unique_ptr<gpu::Transport> {
+                              if (joining.rank != silent_rank) return real.join(joining);
+                              return std::make_unique<SilentTransport>(real.join(joining), instead);
+                          });
 }
 
 gpu::FabricFactory stuck_fetches_fabric(int rank) {
-    return [=](gpu::Team& team, const gpu::FabricOptions& options, const gpu::Routes& routes) {
-        const auto join = [=](gpu::Fabric& real, const gpu::JoiningRank& joining) -> std::unique_ptr<gpu::Transport> {
-            if (joining.rank != rank) return real.join(joining);
-            return std::make_unique<StuckFetches>(real.join(joining));
-        };
-        return std::make_unique<gpu::FabricJoinedBy>(make_copy_fabric(team, options, routes), join);
-    };
+    return gpu::joined_by(gpu::make_copy_fabric,
+                          [=](gpu::Fabric& real, const gpu::JoiningRank& joining) -> std::unique_ptr<gpu::Transport> {
+                              if (joining.rank != rank) return real.join(joining);
+                              return std::make_unique<StuckFetches>(real.join(joining));
+                          });
 }
 
 }  // namespace ringlab::tests

@@ -10,6 +10,7 @@
 #include <iosfwd>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace ringlab::tests {
 
@@ -32,6 +33,8 @@ std::ostream& operator<<(std::ostream& out, const RingCase& c);
 layouts::Problem small_problem();
 
 gpu::HostInputs host_inputs(const reference::Inputs& inputs, layouts::DType dtype);
+/// Random ones.
+gpu::HostInputs host_inputs(const layouts::Problem& problem, std::uint64_t seed);
 reference::Outputs to_reference(const gpu::HostOutputs& outputs);
 
 /// The schedules of a case.
@@ -40,26 +43,35 @@ struct Passes {
 };
 Passes make_passes(const RingCase& c);
 
-/// Runs on a team of threads, scratch and results poisoned.
-gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs);
+/// Runs on a team of threads, scratch and results poisoned; with inputs of each replica, or none.
+std::vector<gpu::GpuRun> run_rings(const RingCase& c, std::span<const gpu::HostInputs> inputs,
+                                   const gpu::FabricFactory& make_fabric = {});
+gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs, const gpu::FabricFactory& make_fabric = {});
 
-/// The errors that a GPU may have. Where q and k are rotated, `inputs` are so already, and `expected` is by them; where
-/// they are made of a latent, `made_of` has it.
-std::unique_ptr<reference::ErrorModel> error_model(const layouts::Problem& problem, const layouts::Mask& mask,
-                                                   const reference::Inputs& inputs, const reference::Outputs& expected,
-                                                   const reference::Inputs* made_of = nullptr);
+/// What a case is compared with: results in fp64, and how far off they may be.
+struct Expected {
+    std::uint64_t seed = 0;
+    reference::Inputs inputs;
+    reference::Outputs outputs;
+    reference::Bounds bounds;
+};
+std::uint64_t new_seed();
+/// Of fresh inputs, which `change` may change. `threads`: of BLAS; 0: all.
+Expected expected_of(const RingCase& c, std::uint64_t seed, const std::function<void(reference::Inputs&)>& change = {},
+                     int threads = 0);
+/// Of a case without latent and rotary embedding, by the errors that a GPU may have with its inputs.
+reference::Bounds bounds_of(const RingCase& c, const reference::ErrorModel& errors, const reference::Inputs& inputs);
 
-/// Checks every result by norm and by largest element against the fp64 ones, within the error_model() of the same
-/// inputs.
-void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
-                   const reference::Outputs& expected, const reference::ErrorModel& errors,
-                   const reference::Inputs* made_of = nullptr);
+/// Checks every result by norm and by largest element.
+void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Outputs& expected,
+                   const reference::Bounds& bounds);
+
+/// Runs and checks.
+void agrees(const RingCase& c, const Expected& with);
+void agrees_with_the_reference(const RingCase& c);
 
 /// For what no layout is likely to matter to: a layout by the number of the case.
 std::string layout_in_turn(std::size_t number);
-
-/// Draws fresh inputs, runs and checks.
-void agrees_with_the_reference(const RingCase& c);
 
 /// Every bit of every result.
 void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected);

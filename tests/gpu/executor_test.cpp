@@ -46,41 +46,36 @@ const std::vector<std::string> masks{"full",
                                      "causal+valid:0-300,333-500",
                                      "window:31,17+valid:100-200"};
 
-/// Fresh inputs for every test program; for each mask, the expected results over them and how far off they may be.
-struct Expected {
+/// Fresh inputs of the small problem for every test program; for each mask, the expected results over them and how far
+/// off they may be.
+class Small {
+public:
     const std::uint64_t seed = std::random_device{}();
     const reference::Inputs inputs = random_inputs(small_problem(), seed);
     const gpu::HostInputs host = host_inputs(inputs, small_problem().dtype);
 
-    struct OfMask {
-        reference::Outputs outputs;
-        std::unique_ptr<reference::ErrorModel> errors;
-    };
-
-    const OfMask& of(const std::string& name) {
-        auto& entry = by_mask_[name];
-        if (!entry.errors) {
-            const auto mask = layouts::make_mask(name, small_problem().tokens);
-            entry.outputs = reference::blocked_attention(small_problem(), mask, inputs);
-            entry.errors = error_model(small_problem(), mask, inputs, entry.outputs);
+    void check(const RingCase& c, const gpu::HostOutputs& measured) {
+        auto& [outputs, errors] = by_mask_[c.mask];
+        if (!errors) {
+            const auto mask = layouts::make_mask(c.mask, small_problem().tokens);
+            outputs = reference::blocked_attention(small_problem(), mask, inputs);
+            errors = std::make_unique<reference::ErrorModel>(small_problem(), mask, inputs, outputs);
         }
-        return entry;
+        check_against(c, measured, outputs, bounds_of(c, *errors, inputs));
     }
 
-    static Expected& get() {
-        static Expected expected;
-        return expected;
+    static Small& get() {
+        static Small small;
+        return small;
     }
 
 private:
-    std::map<std::string, OfMask> by_mask_;
+    std::map<std::string, std::pair<reference::Outputs, std::unique_ptr<reference::ErrorModel>>> by_mask_;
 };
 
 void check_small(const RingCase& c) {
-    BOOST_TEST_CONTEXT(c << ", seed " << Expected::get().seed) {
-        const auto& expected = Expected::get().of(c.mask);
-        check_against(c, run_case(c, Expected::get().host).outputs, Expected::get().inputs, expected.outputs,
-                      *expected.errors);
+    BOOST_TEST_CONTEXT(c << ", seed " << Small::get().seed) {
+        Small::get().check(c, run_case(c, Small::get().host).outputs);
     }
 }
 
@@ -133,7 +128,7 @@ BOOST_AUTO_TEST_CASE(passes_in_one_launch_agree_with_the_reference) {
         c.options.devices.assign(static_cast<std::size_t>(c.ranks), 0);
         c.options.repeats = 3;
         agrees_with_the_reference(c);
-        BOOST_TEST(is_one_launch(run_case(c, host_inputs(random_inputs(c.problem, 4), c.problem.dtype))));
+        BOOST_TEST(is_one_launch(run_case(c, host_inputs(c.problem, 4))));
     }
 }
 
@@ -258,10 +253,10 @@ BOOST_AUTO_TEST_CASE(sixty_four_ranks_take_turns_on_one_device) {
 BOOST_DATA_TEST_CASE(repeats_give_the_same_bits, data::make(schedule_names), schedule) {
     RingCase c{small_problem(), "causal", "zigzag", schedule, 4};
     c.options.deterministic = true;
-    const auto once = run_case(c, Expected::get().host);
+    const auto once = run_case(c, Small::get().host);
     c.options.repeats = 3;
     c.options.warm_up = 1;
-    const auto again = run_case(c, Expected::get().host);
+    const auto again = run_case(c, Small::get().host);
     check_identical(again.outputs, once.outputs);
     BOOST_TEST(again.forward.timelines.size() == 3u);
     BOOST_TEST(again.backward.seconds.size() == 3u);
@@ -273,24 +268,20 @@ BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded, data::make(sched
                      schedule, ranks) {
     RingCase c{small_problem(), "causal", "zigzag", schedule, ranks};
     c.options.deterministic = true;
-    const auto exact = run_case(c, Expected::get().host).outputs;
+    const auto exact = run_case(c, Small::get().host).outputs;
     c.options.round_results = true;
     c.options.repeats = 3;
-    const auto rounded = run_case(c, Expected::get().host).outputs;
+    const auto rounded = run_case(c, Small::get().host).outputs;
     check_identical(rounded, in_bf16(exact));
 }
 
 BOOST_AUTO_TEST_CASE(a_run_for_timing_needs_no_inputs_and_gives_no_results) {
-    const RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
-    const auto passes = make_passes(c);
-    gpu::GpuOptions options;
-    options.group.ring = 4;
-    options.keep_results = false;
-    options.timelines = layouts::Timelines::extra;
-    options.warm_up_seconds = 0.01;
-    options.repeats = 3;
-    const auto team = gpu::make_thread_team(gpu::team_size(options));
-    const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), {}, options);
+    RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
+    c.options.keep_results = false;
+    c.options.timelines = layouts::Timelines::extra;
+    c.options.warm_up_seconds = 0.01;
+    c.options.repeats = 3;
+    const auto runs = run_rings(c, {});
     BOOST_TEST(runs.size() == 1u);
     BOOST_TEST(runs.front().outputs.o.values.empty());
     for (const auto* pass : {&runs.front().forward, &runs.front().backward}) {
@@ -310,11 +301,11 @@ BOOST_DATA_TEST_CASE(threads_with_copy_engines_give_the_same_bits_as_one_thread,
         if (schedule_names[s] != schedule) continue;
         RingCase c{small_problem(), masks_of_policies[m], "zigzag", schedule, ranks[r]};
         c.options.deterministic = true;
-        const auto loopback = run_case(c, Expected::get().host);
+        const auto loopback = run_case(c, Small::get().host);
         c.options.transport = TransportKind::copy;
         c.options.devices.assign(static_cast<std::size_t>(c.ranks), 0);
         c.options.repeats = 3;
-        BOOST_TEST_CONTEXT(c) { check_identical(run_case(c, Expected::get().host).outputs, loopback.outputs); }
+        BOOST_TEST_CONTEXT(c) { check_identical(run_case(c, Small::get().host).outputs, loopback.outputs); }
     }
 }
 
@@ -326,34 +317,20 @@ BOOST_AUTO_TEST_CASE(replicas_of_a_ring_do_not_mix) {
             c.options.transport = transport;
             c.options.group = {2, 2, placement};
             c.options.devices.assign(4, 0);
-            c.options.poison = true;
-            const auto other = random_inputs(c.problem, 77);
-            const std::vector inputs{Expected::get().host, host_inputs(other, c.problem.dtype)};
-            const auto passes = make_passes(c);
-            const auto team = gpu::make_thread_team(gpu::team_size(c.options));
-            const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), inputs, c.options);
+            const auto other = expected_of(c, 77);
+            const auto runs = run_rings(c, std::vector{Small::get().host, host_inputs(other.inputs, c.problem.dtype)});
             BOOST_TEST_REQUIRE(runs.size() == 2u);
-            const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-            const auto& expected = Expected::get().of(c.mask);
-            check_against(c, runs[0].outputs, Expected::get().inputs, expected.outputs, *expected.errors);
-            const auto expected_of_other = reference::blocked_attention(c.problem, mask, other);
-            check_against(c, runs[1].outputs, other, expected_of_other,
-                          *error_model(c.problem, mask, other, expected_of_other));
+            Small::get().check(c, runs[0].outputs);
+            check_against(c, runs[1].outputs, other.outputs, other.bounds);
         }
 }
 
 BOOST_DATA_TEST_CASE(a_silent_rank_ends_the_run_with_a_named_operation, data::make({"ring", "all-gather"}), schedule) {
     RingCase c{small_problem(), "full", "contiguous", schedule, 2};
     c.options.transport = TransportKind::copy;
-    c.options.group.ring = 2;
     c.options.devices = {0, 0};
     c.options.timeout = std::chrono::seconds(2);
-    const auto passes = make_passes(c);
-    const auto team = gpu::make_thread_team(2);
-    const auto message = error_of([&] {
-        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&Expected::get().host, 1), c.options,
-                 silent_rank_fabric(TransportKind::copy, 1));
-    });
+    const auto message = error_of([&] { run_case(c, Small::get().host, silent_rank_fabric(TransportKind::copy, 1)); });
     BOOST_TEST(message.find("has not ended after 2 s without progress") != std::string::npos, message);
     BOOST_TEST(message.find("rank 0: operation") != std::string::npos, message);
     // The device is as good as before.
@@ -363,7 +340,7 @@ BOOST_DATA_TEST_CASE(a_silent_rank_ends_the_run_with_a_named_operation, data::ma
 BOOST_DATA_TEST_CASE(timelines_keep_the_order_of_the_schedule, data::make(schedule_names), schedule) {
     RingCase c{small_problem(), "causal", "zigzag", schedule, 4};
     const auto passes = make_passes(c);
-    const auto run = run_case(c, Expected::get().host);
+    const auto run = run_case(c, Small::get().host);
     const auto check_pass = [&](const layouts::Schedule& pass, const layouts::Timeline& timeline) {
         std::vector<std::vector<const layouts::Span*>> spans(4);
         for (const auto& span : timeline.spans) spans[static_cast<std::size_t>(span.rank)].push_back(&span);

@@ -60,7 +60,7 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
             RingCase c{problem, mask, "zigzag", schedule, ranks};
             c.options.deterministic = true;
             c.options.devices = {0};
-            const auto inputs = host_inputs(random_inputs(problem, static_cast<std::uint64_t>(ranks)), problem.dtype);
+            const auto inputs = host_inputs(problem, static_cast<std::uint64_t>(ranks));
             const auto expected = run_case(c, inputs);
             c.options.transport = transport;
             c.options.devices.clear();
@@ -105,7 +105,7 @@ BOOST_DATA_TEST_CASE(ranks_merge_in_one_launch_each, data::make({"contiguous", "
         c.options.transport = TransportKind::copy;
         c.options.repeats = 20;
         agrees_with_the_reference(c);
-        const auto inputs = host_inputs(random_inputs(c.problem, 9), c.problem.dtype);
+        const auto inputs = host_inputs(c.problem, 9);
         const auto once = run_case(c, inputs), again = run_case(c, inputs);
         BOOST_TEST((once.outputs.o.values == again.outputs.o.values));
         for (const auto& span : once.forward.timelines.at(0).spans)
@@ -126,7 +126,7 @@ BOOST_DATA_TEST_CASE(large_blocks_arrive_whole,
     RingCase c{problem, "causal", "zigzag", "ring", gpu_count()};
     c.options.deterministic = true;
     c.options.devices = {0};
-    const auto inputs = host_inputs(random_inputs(problem, 5), problem.dtype);
+    const auto inputs = host_inputs(problem, 5);
     const auto expected = run_case(c, inputs);
     c.options.transport = transport;
     c.options.devices.clear();
@@ -142,105 +142,79 @@ BOOST_DATA_TEST_CASE(replicas_of_a_ring_reach_their_own_peers,
     for (const auto placement : {Placement::consecutive, Placement::strided}) {
         RingCase c{small_problem(), "causal", "zigzag", "ring", 2};
         c.options.deterministic = true;
-        const std::vector inputs{host_inputs(random_inputs(c.problem, 1), c.problem.dtype),
-                                 host_inputs(random_inputs(c.problem, 2), c.problem.dtype)};
+        const std::vector inputs{host_inputs(c.problem, 1), host_inputs(c.problem, 2)};
         c.options.devices = {0};
         const auto first = run_case(c, inputs[0]), second = run_case(c, inputs[1]);
         c.options.devices.clear();
         c.options.transport = transport;
         c.options.group = {2, 2, placement};
-        const auto passes = make_passes(c);
-        const auto team = gpu::make_thread_team(4);
-        const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), inputs, c.options);
+        const auto runs = run_rings(c, inputs);
         check_identical(runs[0].outputs, first.outputs);
         check_identical(runs[1].outputs, second.outputs);
     }
 }
 
+/// A ring that cannot end, and what it says then.
+struct Failing {
+    RingCase c;
+    std::string message = {};
+
+    Failing(const std::string& schedule, int ranks, TransportKind transport, int timeout_seconds)
+        : c{small_problem(), "full", "contiguous", schedule, ranks} {
+        c.options.transport = transport;
+        c.options.timeout = std::chrono::seconds(timeout_seconds);
+    }
+    void run(const gpu::FabricFactory& make_fabric) {
+        const auto begin = gpu::Clock::now();
+        message = error_of([&] { run_case(c, host_inputs(c.problem, 3), make_fabric); });
+        BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 30);
+    }
+    bool says(const char* words) const { return message.find(words) != std::string::npos; }
+};
+
+void pull_the_plug() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    fail("the test pulls the plug");
+}
+
 BOOST_DATA_TEST_CASE(a_silent_rank_ends_the_run_on_all,
                      data::make({TransportKind::copy, TransportKind::nccl}) * data::make({"ring", "joined-ring:1"}),
                      transport, schedule) {
-    RingCase c{small_problem(), "full", "contiguous", schedule, 2};
-    c.options.transport = transport;
-    c.options.group.ring = 2;
-    c.options.timeout = std::chrono::seconds(5);
-    const auto passes = make_passes(c);
-    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
-    const auto team = gpu::make_thread_team(2);
-    const auto message = error_of([&] {
-        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
-                 silent_rank_fabric(transport, 1));
-    });
+    Failing ring(schedule, 2, transport, 5);
+    ring.run(silent_rank_fabric(transport, 1));
     // Whoever sees it first: the issuing thread, or a launch under way.
-    const bool is_named = message.find("has not ended after 5 s without progress") != std::string::npos ||
-                          message.find("has waited 5 s for what rank") != std::string::npos;
-    BOOST_TEST(is_named, message);
+    const bool is_named =
+        ring.says("has not ended after 5 s without progress") || ring.says("has waited 5 s for what rank");
+    BOOST_TEST(is_named, ring.message);
 }
 
 // The others wait on their devices for what will not come, and are the last to let go.
 BOOST_DATA_TEST_CASE(a_rank_that_fails_ends_the_run_on_all,
                      data::make({TransportKind::copy, TransportKind::nccl}) * data::make({0, 1}), transport, failing) {
-    RingCase c{small_problem(), "full", "contiguous", "ring", 2};
-    c.options.transport = transport;
-    c.options.group.ring = 2;
-    const auto passes = make_passes(c);
-    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
-    const auto team = gpu::make_thread_team(2);
-    const auto begin = gpu::Clock::now();
-    const auto message = error_of([&] {
-        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
-                 silent_rank_fabric(transport, failing, [] {
-                     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-                     fail("the test pulls the plug");
-                 }));
-    });
-    BOOST_TEST(message.find("the test pulls the plug") != std::string::npos, message);
-    BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 20);
+    Failing ring("ring", 2, transport, 120);
+    ring.run(silent_rank_fabric(transport, failing, pull_the_plug));
+    BOOST_TEST(ring.says("the test pulls the plug"), ring.message);
 }
 
 // Rank 1 receives by copy engines and sends by NCCL. It fails, or falls silent.
 BOOST_TEST_DECORATOR(*boost::unit_test::precondition(has_four_gpus))
 BOOST_DATA_TEST_CASE(a_rank_between_hosts_ends_the_run_on_all,
-                     data::make({"ring", "joined-ring:1"}) * data::make({0, 1}), schedule, fails) {
+                     data::make({"ring", "joined-ring:1"}) * data::make({false, true}), schedule, fails) {
     const PretendedHosts hosts(2);
-    RingCase c{small_problem(), "full", "contiguous", schedule, 4};
-    c.options.transport = TransportKind::mixed;
-    c.options.group.ring = 4;
-    c.options.timeout = std::chrono::seconds(5);
-    const auto passes = make_passes(c);
-    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
-    const auto team = gpu::make_thread_team(4);
-    const auto begin = gpu::Clock::now();
-    const auto message = error_of([&] {
-        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
-                 silent_rank_fabric(TransportKind::mixed, 1, [&] {
-                     if (fails == 0) return;
-                     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-                     fail("the test pulls the plug");
-                 }));
-    });
-    BOOST_TEST(message.find(fails ? "the test pulls the plug" : "has not ended after 5 s") != std::string::npos,
-               message);
-    BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 30);
+    Failing ring(schedule, 4, TransportKind::mixed, 5);
+    ring.run(silent_rank_fabric(TransportKind::mixed, 1, [=] {
+        if (fails) pull_the_plug();
+    }));
+    BOOST_TEST(ring.says(fails ? "the test pulls the plug" : "has not ended after 5 s"), ring.message);
 }
 
 // The launch that waits for it has begun: it must end by itself, and nothing be left running.
 BOOST_AUTO_TEST_CASE(a_launch_that_waits_for_a_copy_that_never_comes_ends_with_a_named_operation) {
-    RingCase c{small_problem(), "full", "contiguous", "pull:2", 2};
-    c.options.transport = TransportKind::copy;
-    c.options.group.ring = 2;
-    c.options.timeout = std::chrono::seconds(3);
-    const auto passes = make_passes(c);
-    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
-    const auto team = gpu::make_thread_team(2);
-    const auto message = error_of([&] {
-        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
-                 stuck_fetches_fabric(1));
-    });
-    BOOST_TEST(message.find("fetch K,V of block 0") != std::string::npos, message);
-    BOOST_TEST(message.find("3 s") != std::string::npos, message);
-    c.options.devices.clear();
-    agrees_with_the_reference(c);
+    Failing ring("pull:2", 2, TransportKind::copy, 3);
+    ring.run(stuck_fetches_fabric(1));
+    BOOST_TEST(ring.says("fetch K,V of block 0"), ring.message);
+    BOOST_TEST(ring.says("3 s"), ring.message);
+    agrees_with_the_reference(ring.c);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

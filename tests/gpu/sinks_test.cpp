@@ -67,7 +67,7 @@ BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded_with_sinks_too,
     if (!suits(sink_problem(), schedule, ranks)) return;
     RingCase c{sink_problem(), "causal", "zigzag", schedule, ranks};
     c.options.deterministic = true;
-    const auto inputs = host_inputs(random_inputs(c.problem, 5), c.problem.dtype);
+    const auto inputs = host_inputs(c.problem, 5);
     const auto exact = run_case(c, inputs).outputs;
     c.options.round_results = true;
     c.options.repeats = 3;
@@ -78,7 +78,7 @@ BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded_with_sinks_too,
 
 BOOST_AUTO_TEST_CASE(logits_far_below_all_scores_change_no_bit_and_far_above_leave_nothing) {
     RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
-    const auto inputs = host_inputs(random_inputs(c.problem, 5), c.problem.dtype);
+    const auto inputs = host_inputs(c.problem, 5);
     c.options.deterministic = true;
     const auto without = run_case(c, inputs).outputs;
     c.problem.sinks.assign(4, -1e4);

@@ -1,11 +1,9 @@
-// Work lists against the element-wise definition of the mask.
+// Work lists on a device, against the element-wise definition of the mask.
 
 #include "gpu/kernels/work_list.hpp"
 #include "tests/error_of.hpp"
 #include "tests/gpu/attend_case.hpp"
 
-#include <boost/test/data/monomorphic.hpp>
-#include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -15,7 +13,6 @@
 namespace ringlab::tests {
 namespace {
 
-namespace data = boost::unit_test::data;
 using gpu::TileList;
 
 constexpr std::int64_t tokens = 1290;
@@ -29,60 +26,7 @@ std::vector<std::int32_t> downloaded(const std::int32_t* device, std::size_t cou
     return values;
 }
 
-/// (query tile, key tile) -> partial, as the list on the device has it.
-std::map<std::pair<int, int>, bool> pairs_of(const TileList& list, gpu::Major major) {
-    const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
-    std::int32_t kept = 0;  // items may share entries
-    for (std::size_t i = 0; i < items.size(); i += 4) kept = std::max(kept, items[i + 2]);
-    const auto entries = downloaded(list.device_entries(), static_cast<std::size_t>(kept));
-    std::map<std::pair<int, int>, bool> pairs;
-    int longest = std::numeric_limits<int>::max();
-    for (std::size_t i = 0; i < items.size(); i += 4) {
-        const int count = items[i + 2] - items[i + 1];
-        BOOST_TEST(count <= longest);
-        longest = count;
-        for (int e = items[i + 1]; e < items[i + 2]; ++e) {
-            const int other = entries[static_cast<std::size_t>(e)] >> 1;
-            const auto pair = major == gpu::Major::queries ? std::pair(items[i], other) : std::pair(other, items[i]);
-            BOOST_TEST(pairs.emplace(pair, entries[static_cast<std::size_t>(e)] & 1).second);
-        }
-    }
-    return pairs;
-}
-
 BOOST_AUTO_TEST_SUITE(work_list, *boost::unit_test::precondition(has_gpu))
-
-BOOST_DATA_TEST_CASE(full_tiles_are_seen_wholly_and_absent_tiles_not_at_all,
-                     data::make({"full", "causal", "window:31,17", "causal+window:64,0+sink:4",
-                                 "causal+valid:0-700,733-1201", "documents:500,3,787"}) *
-                         data::make({"contiguous", "zigzag", "striped:5"}) *
-                         data::make({gpu::Major::queries, gpu::Major::keys}),
-                     mask_name, layout_name, major) {
-    const auto mask = layouts::make_mask(mask_name, tokens);
-    const auto layout = layouts::make_layout(layout_name, tokens, ranks);
-    for (int owner = 0; owner < ranks; ++owner) {
-        const TileList list(mask, layout.shard(1), layout.shard(owner), shape, major);
-        const auto pairs = pairs_of(list, major);
-        const auto rows = layout.positions(1), keys = layout.positions(owner);
-        const auto count = [](std::size_t size, int side) { return (static_cast<int>(size) + side - 1) / side; };
-        for (int i = 0; i < count(rows.size(), shape.rows); ++i)
-            for (int j = 0; j < count(keys.size(), shape.keys); ++j) {
-                const auto found = pairs.find({i, j});
-                int seen = 0;
-                const auto row_end = std::min<std::size_t>(rows.size(), static_cast<std::size_t>((i + 1) * shape.rows));
-                const auto key_end = std::min<std::size_t>(keys.size(), static_cast<std::size_t>((j + 1) * shape.keys));
-                const auto row_begin = static_cast<std::size_t>(i * shape.rows);
-                const auto key_begin = static_cast<std::size_t>(j * shape.keys);
-                for (auto r = row_begin; r < row_end; ++r)
-                    for (auto k = key_begin; k < key_end; ++k) seen += mask.visible(rows[r], keys[k]);
-                const auto all = static_cast<int>(row_end - row_begin) * shape.keys;
-                if (found == pairs.end())
-                    BOOST_TEST(seen == 0);
-                else if (!found->second)
-                    BOOST_TEST(seen == all);
-            }
-    }
-}
 
 BOOST_AUTO_TEST_CASE(items_away_from_the_diagonal_share_their_entries) {
     const auto mask = layouts::make_mask("causal", 1 << 20);

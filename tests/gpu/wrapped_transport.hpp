@@ -30,20 +30,26 @@ private:
     std::unique_ptr<Transport> real_;
 };
 
-/// A fabric that ranks join as `join` says.
-class FabricJoinedBy : public Fabric {
-public:
-    using Join = std::function<std::unique_ptr<Transport>(Fabric& real, const JoiningRank& joining)>;
+/// How a rank joins another fabric.
+using Join = std::function<std::unique_ptr<Transport>(Fabric& real, const JoiningRank& joining)>;
 
-    FabricJoinedBy(std::unique_ptr<Fabric> real, Join join) : real_(std::move(real)), join_(std::move(join)) {}
+/// The fabrics of `make`, which ranks join as `join` says.
+inline FabricFactory joined_by(FabricFactory make, Join join) {
+    class JoinedBy : public Fabric {
+    public:
+        JoinedBy(std::unique_ptr<Fabric> real, Join how) : real_(std::move(real)), join_(std::move(how)) {}
 
-    bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
-    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<Transport> join(const JoiningRank& joining) override { return join_(*real_, joining); }
+        bool sets_flags(int from, int to) const override { return real_->sets_flags(from, to); }
+        std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+        std::unique_ptr<Transport> join(const JoiningRank& joining) override { return join_(*real_, joining); }
 
-private:
-    std::unique_ptr<Fabric> real_;
-    Join join_;
-};
+    private:
+        std::unique_ptr<Fabric> real_;
+        Join join_;
+    };
+    return [=](Team& team, const FabricOptions& options, const Routes& routes) {
+        return std::make_unique<JoinedBy>(make(team, options, routes), join);
+    };
+}
 
 }  // namespace ringlab::gpu

@@ -1,12 +1,18 @@
 // Ranks that stay ready between passes, over a runtime without devices: threads stand for processes.
 
 #include "gpu/ring/ready_ring.hpp"
+#include "tests/error_of.hpp"
 #include "tests/gpu_host/fake_cuda.hpp"
 #include "tests/gpu_host/reused_memory.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <functional>
 
 namespace ringlab::gpu {
 namespace {
@@ -123,6 +129,8 @@ struct RingMember {
         caller.synchronize();
         while (!ring.let_go()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    /// Waits for the others' hosts.
+    void meet() { process.barrier(process.first_local(), std::chrono::seconds(20)); }
 
     const DeviceScope device;
     ProcessTeam process;
@@ -132,6 +140,27 @@ struct RingMember {
     Shard shard;
     const CallerTensors tensors = shard.tensors();
 };
+
+/// How much is wrong, by `body` of each rank, which runs on a thread of its own. Then the ring lets go.
+int wrong_on_ranks(int ranks, const std::function<int(RingMember&)>& body,
+                   Clock::duration timeout = std::chrono::seconds(20)) {
+    const auto threads = make_thread_team(ranks);
+    std::atomic<int> wrong = 0;
+    threads->run([&](int member) {
+        RingMember own(*threads, member, timeout);
+        wrong += body(own);
+        own.let_go();
+        wrong += own.ring.held().device != 0;
+    });
+    return wrong;
+}
+
+/// Steps whose results were read before they were there: kernels here write a 0.
+template <std::size_t steps>
+int missing(RingMember& own, const std::array<Seen, steps>& seen) {
+    own.caller.synchronize();
+    return static_cast<int>(std::ranges::count_if(seen, [](const Seen& step) { return step != Seen{}; }));
+}
 
 }  // namespace
 
@@ -144,16 +173,11 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
                                  "joined-merge", "joined-ring:steps"}) *
                          data::make({1, 2, 3}),
                      algorithm, ranks) {
-    const auto threads = make_thread_team(ranks);
-    std::atomic<int> wrong = 0;  // steps whose results were read before they were there
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
+    const int wrong = wrong_on_ranks(ranks, [&](RingMember& own) {
         const auto plan = make_plan(own.ring, ranks, algorithm);
-        constexpr int steps = 12;
-        std::array<Seen, steps> seen;
+        std::array<Seen, 12> seen;
         for (auto& step : seen) own.take_a_step(plan, step);
-        own.let_go();
-        for (const auto& step : seen) wrong += step != Seen{};  // kernels here write a 0
+        return missing(own, seen);
     });
     BOOST_TEST(wrong == 0);
 }
@@ -162,33 +186,22 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
 // may begin and end, and where the pass ends.
 BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them,
                      data::make({"ring", "joined-ring:steps"}), algorithm) {
-    const auto threads = make_thread_team(2);
-    std::atomic<int> most = 0, least = 1000;
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
+    const int wrong = wrong_on_ranks(2, [&](RingMember& own) {
         const auto plan = make_plan(own.ring, 2, algorithm);
         own.run(plan, Pass::forward);
         const int before = tests::events_recorded();
         own.run(plan, Pass::forward);
-        most = std::max<int>(most, tests::events_recorded() - before);
-        least = std::min<int>(least, tests::events_recorded() - before);
-        own.let_go();
+        return int{tests::events_recorded() - before != 5};
     });
-    BOOST_TEST(most == 5);
-    BOOST_TEST(least == 5);
+    BOOST_TEST(wrong == 0);
 }
 
 // Where one launch computes all that a row sees, its softmax is never stored. A ring of one rank has one such launch.
 BOOST_AUTO_TEST_CASE(a_forward_pass_wants_memory_of_its_caller_only_for_a_softmax_that_is_stored) {
     for (const int ranks : {1, 2}) {
-        const auto threads = make_thread_team(ranks);
-        std::atomic<int> wrong = 0;
-        threads->run([&](int member) {
-            RingMember own(*threads, member);
+        const int wrong = wrong_on_ranks(ranks, [&](RingMember& own) {
             const auto plan = make_plan(own.ring, ranks, "ring");
-            wrong += (plan->local_bytes(Pass::forward) > 0) != (ranks > 1);
-            wrong += plan->local_bytes(Pass::backward) == 0;
-            own.let_go();
+            return ((plan->local_bytes(Pass::forward) > 0) != (ranks > 1)) + (plan->local_bytes(Pass::backward) == 0);
         });
         BOOST_TEST(wrong == 0, ranks);
     }
@@ -197,28 +210,22 @@ BOOST_AUTO_TEST_CASE(a_forward_pass_wants_memory_of_its_caller_only_for_a_softma
 // Every step has a plan of its own, of three schedules, which use the same memory. It is gone before its passes have
 // ended. One rank is slow, and the thread sanitizer sees who touches memory that it still uses.
 BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({1, 2, 3}), ranks) {
-    const auto threads = make_thread_team(ranks);
-    std::atomic<int> wrong = 0;
     tests::slow_down_copies(ranks - 1);
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
-        constexpr int steps = 24;
-        std::array<Seen, steps> seen;
+    const int wrong = wrong_on_ranks(ranks, [&](RingMember& own) {
+        std::array<Seen, 24> seen;
         std::int64_t held = 0;
-        for (int step = 0; step < steps; ++step) {
+        int changes = 0;
+        for (std::size_t step = 0; step < seen.size(); ++step) {
             const std::array algorithms{"pull", "ring", "pass-q"};
-            const auto cut = 7 + 5 * (step % 4);
-            const auto plan =
-                make_plan(own.ring, ranks, algorithms.at(static_cast<std::size_t>(step) % algorithms.size()),
-                          fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
-            own.take_a_step(plan, seen.at(static_cast<std::size_t>(step)));
+            const auto cut = static_cast<std::int64_t>(7 + 5 * (step % 4));
+            const auto plan = make_plan(own.ring, ranks, algorithms.at(step % algorithms.size()),
+                                        fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
+            own.take_a_step(plan, seen.at(step));
             const auto now = own.ring.held().device;
             if (step < 3) held = now;
-            wrong += now != held;
+            changes += now != held;
         }
-        own.let_go();
-        wrong += own.ring.held().device != 0;
-        for (const auto& step : seen) wrong += step != Seen{};
+        return changes + missing(own, seen);
     });
     tests::slow_down_copies(-1);
     BOOST_TEST(tests::attends_without_work_list() == 0);
@@ -226,50 +233,36 @@ BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({
 }
 
 BOOST_AUTO_TEST_CASE(a_larger_plan_makes_the_memory_grow_and_earlier_plans_go_on) {
-    constexpr int ranks = 2;
-    const auto threads = make_thread_team(ranks);
-    std::atomic<int> wrong = 0;
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
+    const int wrong = wrong_on_ranks(2, [&](RingMember& own) {
         std::array<Seen, 4> seen;
-        const auto small = make_plan(own.ring, ranks, "ring");
+        const auto small = make_plan(own.ring, 2, "ring");
         own.take_a_step(small, seen[0]);
         const auto held = own.ring.held().device;
         Shard large_shard(400 * tokens);
-        const auto large = make_plan(own.ring, ranks, "ring", "full", 400 * tokens);
-        wrong += own.ring.held().device <= held;
+        const auto large = make_plan(own.ring, 2, "ring", "full", 400 * tokens);
+        const bool grew = own.ring.held().device > held;
         own.take_a_step(small, seen[1]);
         own.take_a_step(large, large_shard.tensors(), seen[2]);
         own.take_a_step(small, seen[3]);
-        own.let_go();
-        for (const auto& step : seen) wrong += step != Seen{};
+        return !grew + missing(own, seen);
     });
     BOOST_TEST(wrong == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_for_which_one_rank_has_no_memory_is_refused_by_all_and_earlier_plans_go_on) {
-    constexpr int ranks = 2;
-    const auto threads = make_thread_team(ranks);
-    std::atomic<int> wrong = 0;
-    std::array<std::string, ranks> said;
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
+    std::array<std::string, 2> said;
+    const int wrong = wrong_on_ranks(2, [&](RingMember& own) {
         std::array<Seen, 2> seen;
-        const auto small = make_plan(own.ring, ranks, "ring");
+        const auto small = make_plan(own.ring, 2, "ring");
         own.take_a_step(small, seen[0]);
         const auto held = own.ring.held().device;
-        threads->barrier(member, std::chrono::seconds(20));
+        own.meet();
         tests::limit_allocations(1, static_cast<std::size_t>(held));
-        try {
-            make_plan(own.ring, ranks, "ring", "full", 400 * tokens);
-        } catch (const Error& error) {
-            said.at(static_cast<std::size_t>(member)) = error.what();
-        }
-        wrong += own.ring.held().device != held;
-        wrong += own.ring.is_broken();
+        said.at(static_cast<std::size_t>(own.process.first_local())) =
+            tests::error_of([&] { make_plan(own.ring, 2, "ring", "full", 400 * tokens); });
+        const bool is_as_before = own.ring.held().device == held && !own.ring.is_broken();
         own.take_a_step(small, seen[1]);
-        own.let_go();
-        for (const auto& step : seen) wrong += step != Seen{};
+        return !is_as_before + missing(own, seen);
     });
     tests::limit_allocations(-1);
     BOOST_TEST(wrong == 0);
@@ -279,15 +272,11 @@ BOOST_AUTO_TEST_CASE(a_plan_for_which_one_rank_has_no_memory_is_refused_by_all_a
 
 // A step with shapes that were seen gets the same pieces of the caller's memory again.
 BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
-    constexpr int ranks = 2;
-    const auto threads = make_thread_team(ranks);
-    std::atomic<int> more = 0, held_more = 0;
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
+    const int wrong = wrong_on_ranks(2, [&](RingMember& own) {
         Seen seen;
         const auto step = [&](int cut) {
             const auto plan =
-                make_plan(own.ring, ranks, "ring", fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
+                make_plan(own.ring, 2, "ring", fmt::format("causal+documents:{},{}", cut, tokens * 2 - cut));
             own.take_a_step(plan, seen);
             own.caller.synchronize();
         };
@@ -295,113 +284,96 @@ BOOST_AUTO_TEST_CASE(new_packings_of_the_same_size_allocate_nothing) {
         const auto before = own.memory.allocations;
         const auto held = own.ring.held();
         for (int cut = 4; cut < 40; ++cut) step(cut);
-        more += own.memory.allocations - before;
-        held_more += own.ring.held().device != held.device || own.ring.held().host != held.host;
-        own.let_go();
+        return own.memory.allocations - before + (own.ring.held().device != held.device) +
+               (own.ring.held().host != held.host);
     });
-    BOOST_TEST(more == 0);
-    BOOST_TEST(held_more == 0);
+    BOOST_TEST(wrong == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_pass_that_waits_for_a_rank_that_never_comes_lets_the_callers_stream_go) {
-    const auto threads = make_thread_team(2);
     std::string said;
-    bool is_broken = false;
-    unsigned char what_did_not_arrive = 0;
-    threads->run([&](int member) {
-        RingMember own(*threads, member, std::chrono::seconds(1));
+    const auto body = [&](RingMember& own) {
         const auto plan = make_plan(own.ring, 2, "pull");
         // On both: the first one waits on the host for the other rank.
         own.run(plan, Pass::forward);
         own.caller.synchronize();
-        threads->barrier(member, std::chrono::seconds(20));
+        own.meet();
         const auto& memory = plan->work().memory();
         auto& last_byte = reinterpret_cast<unsigned char&>(memory.data()[memory.map().bytes() - 1]);
         last_byte = 0;
-        if (member == 0) {
-            try {
+        int wrong = 0;
+        if (own.process.is_root()) {
+            said = tests::error_of([&] {
                 for (int pass = 0; pass < 3; ++pass) {
                     own.run(plan, Pass::forward);
                     own.caller.synchronize();
                 }
-            } catch (const Error& error) {
-                said = error.what();
-            }
-            is_broken = own.ring.is_broken();
-            what_did_not_arrive = last_byte;
+            });
+            wrong += !own.ring.is_broken();
+            wrong += last_byte != 0xff;  // NaN, so that the pass has no result that looks like one
         }
-        threads->barrier(member, std::chrono::seconds(20));
-        own.let_go();
-    });
+        own.meet();
+        return wrong;
+    };
+    BOOST_TEST(wrong_on_ranks(2, body, std::chrono::seconds(1)) == 0);
     BOOST_TEST(said.starts_with("a forward pass has not ended after 1 s"), said);
-    BOOST_TEST(is_broken);
-    BOOST_TEST(what_did_not_arrive == 0xff);  // NaN, so that the pass has no result that looks like one
 }
 
 // Each pass takes a third of the time-out, and the caller itself sees its end.
 BOOST_AUTO_TEST_CASE(passes_that_are_slow_but_end_do_not_add_up_to_the_time_out) {
-    const auto threads = make_thread_team(2);
-    std::atomic<int> wrong = 0;
     tests::slow_down_copies(1, std::chrono::milliseconds(100));
-    threads->run([&](int member) {
-        RingMember own(*threads, member, std::chrono::seconds(1));
+    const auto body = [&](RingMember& own) {
         const auto plan = make_plan(own.ring, 2, "pull");
         for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(3);) {
             own.run(plan, Pass::forward);
             own.caller.synchronize();
-            threads->barrier(member, std::chrono::seconds(20));
+            own.meet();
         }
-        wrong += own.ring.is_broken();
-        own.let_go();
-    });
+        return int{own.ring.is_broken()};
+    };
+    const int wrong = wrong_on_ranks(2, body, std::chrono::seconds(1));
     tests::slow_down_copies(-1);
     BOOST_TEST(wrong == 0);
 }
 
 BOOST_AUTO_TEST_CASE(another_threads_capture_of_a_graph_does_not_end_a_ring) {
-    const auto threads = make_thread_team(2);
-    std::atomic<int> wrong = 0;
     tests::slow_down_copies(0, std::chrono::milliseconds(300));
-    threads->run([&](int member) {
-        RingMember own(*threads, member);
+    const int wrong = wrong_on_ranks(2, [&](RingMember& own) {
         const auto plan = make_plan(own.ring, 2, "pull");
         own.run(plan, Pass::forward);
-        threads->barrier(member, std::chrono::seconds(20));
+        own.meet();
         tests::capture_a_graph(true);
         std::this_thread::sleep_for(std::chrono::milliseconds(250));
         own.run(plan, Pass::forward);
-        threads->barrier(member, std::chrono::seconds(20));
+        own.meet();
         tests::capture_a_graph(false);
         own.caller.synchronize();
-        wrong += own.ring.is_broken();
-        own.let_go();
+        return int{own.ring.is_broken()};
     });
     tests::slow_down_copies(-1);
     BOOST_TEST(wrong == 0);
 }
 
 BOOST_DATA_TEST_CASE(a_ring_is_free_when_its_peers_have_let_go_too, data::make({false, true}), is_broken) {
-    const auto threads = make_thread_team(2);
-    std::atomic<int> wrong = 0;
-    threads->run([&](int member) {
-        RingMember own(*threads, member, std::chrono::seconds(is_broken ? 1 : 20));
+    const auto body = [&](RingMember& own) {
+        const bool is_first = own.process.is_root();
+        int wrong = 0;
         const auto plan = make_plan(own.ring, 2, "pull");
         own.run(plan, Pass::forward);
         own.caller.synchronize();
-        threads->barrier(member, std::chrono::seconds(20));
-        if (is_broken && member == 0) {
+        own.meet();
+        if (is_broken && is_first) {
             own.run(plan, Pass::forward);  // without the other
             wrong += own.ring.let_go();    // as long as the pass waits
             own.caller.synchronize();
         }
-        if (member == 0) wrong += own.ring.let_go();
+        if (is_first) wrong += own.ring.let_go();
         wrong += own.ring.held().device == 0;
-        threads->barrier(member, std::chrono::seconds(20));
+        own.meet();
         own.let_go();
-        wrong += own.ring.held().device != 0;
-        wrong += !own.ring.let_go();
-    });
-    BOOST_TEST(wrong == 0);
+        return wrong + !own.ring.let_go();
+    };
+    BOOST_TEST(wrong_on_ranks(2, body, std::chrono::seconds(is_broken ? 1 : 20)) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(passes_of_two_rings_on_a_device_run_in_the_order_of_the_calls) {
@@ -431,11 +403,7 @@ BOOST_AUTO_TEST_CASE(memory_that_one_rank_cannot_open_is_refused_by_all) {
     tests::open_no_memory_of_others(1);
     threads->run([&](int member) {
         RingMember own(*threads, member, std::chrono::seconds(5));
-        try {
-            make_plan(own.ring, 3, "ring");
-        } catch (const Error& error) {
-            said.at(static_cast<std::size_t>(member)) = error.what();
-        }
+        said.at(static_cast<std::size_t>(member)) = tests::error_of([&] { make_plan(own.ring, 3, "ring"); });
     });
     tests::open_no_memory_of_others(-1);
     for (const std::size_t rank : {0u, 2u}) BOOST_TEST(said.at(rank).starts_with("rank 1 cannot: CUDA"), said.at(rank));

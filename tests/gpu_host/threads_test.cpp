@@ -2,6 +2,7 @@
 // other, for the thread sanitizer to watch.
 
 #include "gpu/execution/executor.hpp"
+#include "tests/error_of.hpp"
 #include "tests/gpu/pretended_hosts.hpp"
 #include "tests/gpu/wrapped_transport.hpp"
 
@@ -93,10 +94,23 @@ private:
     Counts& counts_;
 };
 
-std::unique_ptr<Fabric> counting(std::unique_ptr<Fabric> real, Counts& counts) {
-    return std::make_unique<FabricJoinedBy>(std::move(real), [&](Fabric& fabric, const JoiningRank& joining) {
-        return std::make_unique<CountingTransport>(fabric.join(joining), counts);
+FabricFactory counting(FabricFactory make, Counts& counts) {
+    return joined_by(std::move(make), [&](Fabric& real, const JoiningRank& joining) {
+        return std::make_unique<CountingTransport>(real.join(joining), counts);
     });
+}
+
+/// The result of one ring.
+GpuRun run_ring(const Passes& passes, const GpuOptions& options, const FabricFactory& make_fabric = {}) {
+    const auto team = make_thread_team(team_size(options));
+    auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options, make_fabric);
+    BOOST_TEST_REQUIRE(runs.size() == 1u);
+    return std::move(runs.front());
+}
+
+/// The error that ends it.
+std::string error_of_ring(const Passes& passes, const GpuOptions& options, const Join& join) {
+    return tests::error_of([&] { run_ring(passes, options, joined_by(make_copy_fabric, join)); });
 }
 
 }  // namespace
@@ -110,30 +124,21 @@ BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
                          data::make({2, 3, 4}) *
                          data::make({static_cast<int>(TransportKind::copy), static_cast<int>(TransportKind::loopback)}),
                      algorithm, ranks, kind) {
-    const auto transport = static_cast<TransportKind>(kind);
-    const auto passes = make_passes(algorithm, ranks);
-    const auto options = options_for(transport, ranks);
-    const auto team = make_thread_team(team_size(options));
-    const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options);
-    BOOST_TEST_REQUIRE(runs.size() == 1u);
-    BOOST_TEST(runs[0].forward.seconds.size() == 3u);
-    BOOST_TEST(runs[0].backward.timelines.size() == 3u);
-    BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
+    const auto ring = run_ring(make_passes(algorithm, ranks), options_for(static_cast<TransportKind>(kind), ranks));
+    BOOST_TEST(ring.forward.seconds.size() == 3u);
+    BOOST_TEST(ring.backward.timelines.size() == 3u);
+    BOOST_TEST(ring.backward.timelines.at(0).spans.size() > 0u);
 }
 
 BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make({2, 3, 4}), ranks) {
     for (const std::string algorithm : {"merge", "joined-merge"}) {
-        const auto passes = make_passes(algorithm, ranks);
+        auto passes = make_passes(algorithm, ranks);
+        passes.backward.reset();
         Counts counts;
-        const auto team = make_thread_team(ranks);
-        const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
-            return counting(make_copy_fabric(members, how, routes), counts);
-        };
         auto options = options_for(TransportKind::copy, ranks);
         options.timeout = std::chrono::seconds(10);
-        const auto runs = run(*team, *passes.forward, nullptr, {}, options, make_fabric);
-        BOOST_TEST_REQUIRE(runs.size() == 1u);
-        BOOST_TEST(runs[0].forward.timelines.at(0).spans.size() > 0u);
+        const auto ring = run_ring(passes, options, counting(make_copy_fabric, counts));
+        BOOST_TEST(ring.forward.timelines.at(0).spans.size() > 0u);
         BOOST_TEST((counts.sent == 0) == (algorithm == "joined-merge"));
     }
 }
@@ -149,20 +154,17 @@ BOOST_DATA_TEST_CASE(messages_between_hosts_go_over_a_fabric_of_their_own,
     const auto passes = make_passes(algorithm, ranks);
     Counts counts;
     std::atomic<bool> inside = false;
-    const auto team = make_thread_team(ranks);
     auto options = options_for(TransportKind::mixed, ranks);
     options.timeout = std::chrono::seconds(20);
     const auto between = [&](Team& members, const FabricOptions& how, const Routes& routes) {
         for (const auto& [edge, is_overlapped] : routes) inside = inside || edge.from / 2 == edge.to / 2;
         auto all = how;
         all.hosts = {};
-        return counting(make_copy_fabric(members, all, routes), counts);
+        return make_copy_fabric(members, all, routes);
     };
-    const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options,
-                          [&](Team& members, const FabricOptions& how, const Routes& routes) {
-                              return make_mixed_fabric(members, how, routes, between);
-                          });
-    BOOST_TEST_REQUIRE(runs.size() == 1u);
+    run_ring(passes, options, [&](Team& members, const FabricOptions& how, const Routes& routes) {
+        return make_mixed_fabric(members, how, routes, counting(between, counts));
+    });
     BOOST_TEST(!inside);
     int expected = 0;
     for (const auto* schedule : {passes.forward.get(), passes.backward.get()})
@@ -226,8 +228,7 @@ private:
 BOOST_AUTO_TEST_CASE(processes_that_pretend_different_hosts_are_refused) {
     const auto timeout = std::chrono::seconds(5);
     const auto refuses = [&](ProcessesInTurn& team, const std::string& line) {
-        BOOST_CHECK_EXCEPTION(RankHosts::of_team(team, timeout), Error,
-                              [&](const Error& error) { return error.what() == line; });
+        BOOST_TEST(tests::error_of([&] { RankHosts::of_team(team, timeout); }) == line);
     };
     {
         ProcessesInTurn team(2);
@@ -287,11 +288,9 @@ BOOST_DATA_TEST_CASE(messages_travel_where_next_to_nothing_is_seen,
     options.round_results = true;
     for (const auto timelines : {Timelines::none, Timelines::all}) {
         options.timelines = timelines;
-        const auto team = make_thread_team(team_size(options));
-        const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options);
-        BOOST_TEST_REQUIRE(runs.size() == 1u);
-        BOOST_TEST(runs[0].forward.issue.size() == 12u);
-        for (const auto& timeline : runs[0].backward.timelines) {
+        const auto ring = run_ring(passes, options);
+        BOOST_TEST(ring.forward.issue.size() == 12u);
+        for (const auto& timeline : ring.backward.timelines) {
             std::int64_t bytes = 0;
             for (const auto& span : timeline.spans) bytes += span.bytes;
             BOOST_TEST(bytes > 0);
@@ -300,42 +299,25 @@ BOOST_DATA_TEST_CASE(messages_travel_where_next_to_nothing_is_seen,
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_fails_ends_the_others) {
-    constexpr int ranks = 3;
-    const auto passes = make_passes("ring", ranks);
-    const auto team = make_thread_team(ranks);
-    const auto make_fabric = [](Team& members, const FabricOptions& how, const Routes& routes) {
-        return std::make_unique<FabricJoinedBy>(make_copy_fabric(members, how, routes),
-                                                [](Fabric& real, const JoiningRank& joining) {
-                                                    if (joining.rank == 1) fail("rank 1 cannot join");
-                                                    return real.join(joining);
-                                                });
-    };
-    BOOST_CHECK_EXCEPTION(
-        run(*team, *passes.forward, passes.backward.get(), {}, options_for(TransportKind::copy, ranks), make_fabric),
-        Error,
-        [](const Error& error) { return std::string(error.what()).find("rank 1 cannot join") != std::string::npos; });
+    const auto said = error_of_ring(make_passes("ring", 3), options_for(TransportKind::copy, 3),
+                                    [](Fabric& real, const JoiningRank& joining) {
+                                        if (joining.rank == 1) fail("rank 1 cannot join");
+                                        return real.join(joining);
+                                    });
+    BOOST_TEST(said.find("rank 1 cannot join") != std::string::npos, said);
 }
 
 // The others have come to the end of the pass long before, and wait there.
 BOOST_AUTO_TEST_CASE(a_rank_that_is_stuck_in_an_operation_speaks_before_those_that_wait_for_it) {
-    constexpr int ranks = 3;
-    const auto passes = make_passes("bidirectional", ranks);
-    auto options = options_for(TransportKind::copy, ranks);
+    auto options = options_for(TransportKind::copy, 3);
     options.timeout = std::chrono::seconds(2);
-    const auto team = make_thread_team(ranks);
-    const auto make_fabric = [&](Team& members, const FabricOptions& how, const Routes& routes) {
-        return std::make_unique<FabricJoinedBy>(
-            make_copy_fabric(members, how, routes),
-            [&](Fabric& real, const JoiningRank& joining) -> std::unique_ptr<Transport> {
-                if (joining.rank != 1) return real.join(joining);
-                return std::make_unique<SlowTransport>(real.join(joining), options.timeout * 2 / 3);
-            });
-    };
-    BOOST_CHECK_EXCEPTION(run(*team, *passes.forward, passes.backward.get(), {}, options, make_fabric), Error,
-                          [](const Error& error) {
-                              BOOST_TEST_MESSAGE(error.what());
-                              return std::string(error.what()).find("has not ended after 2 s") != std::string::npos;
-                          });
+    const auto said =
+        error_of_ring(make_passes("bidirectional", 3), options,
+                      [&](Fabric& real, const JoiningRank& joining) -> std::unique_ptr<Transport> {
+                          if (joining.rank != 1) return real.join(joining);
+                          return std::make_unique<SlowTransport>(real.join(joining), options.timeout * 2 / 3);
+                      });
+    BOOST_TEST(said.find("has not ended after 2 s") != std::string::npos, said);
 }
 
 // The layout of a head of more than 2Mi tokens of 256 fp32 dims.

@@ -44,14 +44,7 @@ RunOptions judged_options(const ExecutionConfig& config, const Policy& policy,
 /// As `throughput` and `validate` time rings: until clocks and power are steady.
 RunOptions timed_options(const ExecutionConfig& config, const TimingConfig& timing, std::uint64_t seed);
 
-/// How calls are timed on a device: in rounds, each call for some seconds in a row.
-struct CallTiming {
-    int rounds = 5;
-    double seconds = 0.15;
-    double warm_up_seconds = 0.5;
-    double rest = 0;  ///< pause after each row of calls, in times of its length; 0 keeps the device busy
-    bool sustained = true, bursts = false;  ///< back to back; single passes apart from each other
-};
+using gpu::CallTiming;
 
 /// Calls on one device: our own kernels by the names of gpu::DeviceAttention, "matrix_product".
 struct CallsWanted {

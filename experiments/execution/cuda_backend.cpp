@@ -9,6 +9,7 @@
 #include "gpu/kernels/common/clusters.hpp"
 #include "gpu/kernels/common/dim_classes.hpp"
 #include "gpu/transports/transport.hpp"
+#include "processes/peers.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <cuda_runtime.h>
@@ -41,12 +42,6 @@ xt::xtensor<double, N> widened(const gpu::HostTensor<float>& tensor) {
 }
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
-std::vector<CallTimes> taken(std::vector<gpu::CallSamples> calls) {
-    std::vector<CallTimes> all;
-    for (auto& call : calls) all.push_back({std::move(call.name), std::move(call.seconds)});
-    return all;
-}
 
 static_assert(2.0 * gpu::matrix_product_size * gpu::matrix_product_size * gpu::matrix_product_size ==
               matrix_product_flop);
@@ -82,7 +77,11 @@ public:
 
     bool is_root() const override { return !team_ || team_->is_root(); }
 
-    bool agree(bool root_says) override { return team_ ? team_->agree(root_says) : root_says; }
+    bool agree(bool root_says) override {
+        if (!team_) return root_says;
+        return team_->all_gather(team_->first_local(), {std::byte{root_says}}, processes::patiently).front().front() !=
+               std::byte{0};
+    }
 
     void add_provenance(Provenance& provenance) const override {
         provenance.set("devices", devices());
@@ -143,20 +142,14 @@ public:
             }
         }
         if (calls.empty()) return times;
-        if (timing.bursts)  // before the device is warm
-            times.bursts = taken(gpu::time_bursts(calls, nvml_, times.clocks));
-        if (timing.sustained)
-            times.calls = taken(gpu::time_calls(
-                calls, {timing.rounds, timing.seconds, timing.warm_up_seconds, timing.rest}, nvml_, times.clocks));
+        if (timing.bursts) times.bursts = gpu::time_bursts(calls, nvml_, times.clocks);  // before the device is warm
+        if (timing.sustained) times.calls = gpu::time_calls(calls, timing, nvml_, times.clocks);
         return times;
     }
 
     std::vector<LinkTimes> time_links(int devices, const std::vector<std::int64_t>& message_bytes) override {
-        std::vector<LinkTimes> links;
-        if (team_) return links;
-        for (auto& link : gpu::time_links(devices, message_bytes, 10))
-            links.push_back({link.transport, link.bytes, std::move(link.seconds)});
-        return links;
+        if (team_) return {};
+        return gpu::time_links(devices, message_bytes, 10);
     }
 
     std::vector<CallTimes> time_busy_links(const CallsWanted& wanted, const std::string& transport,
@@ -169,16 +162,12 @@ public:
             const gpu::DeviceScope scope(device);
             calls.push_back(attentions.emplace_back(attention(wanted))->call(wanted.names.front()));
         }
-        constexpr int rounds = 3;
-        auto found = gpu::time_busy_links(calls, message_bytes, rounds, transport);
+        auto found = gpu::time_busy_links(calls, message_bytes, transport);
         for (int device = 0; device < gpus; ++device) {
             const gpu::DeviceScope scope(device);
             attentions[static_cast<std::size_t>(device)].reset();
         }
-        if (found.messages.empty()) return {};
-        return {{"message", {std::move(found.messages)}},
-                {"alone", {std::move(found.calls_alone)}},
-                {"beside", {std::move(found.calls_beside)}}};
+        return found;
     }
 
     sim::Machine bare_machine(const layouts::Problem& problem) override {

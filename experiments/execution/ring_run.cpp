@@ -91,10 +91,4 @@ MemoryTrial trial_unless_full(const std::function<MemoryTrial()>& run) {
     }
 }
 
-std::vector<double> CallTimes::all() const {
-    std::vector<double> values;
-    for (const auto& round : seconds) append(values, round);
-    return values;
-}
-
 }  // namespace ringlab::experiments

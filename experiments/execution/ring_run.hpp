@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/device/nvml.hpp"
+#include "gpu/device/samples.hpp"
 #include "layouts/program/timeline.hpp"
 #include "reference/tensors/tensors.hpp"
 
@@ -66,20 +66,8 @@ double balance_of(const std::vector<double>& busy_seconds);
 /// The median over repeats of the slowest rank's time in the pass, over all rings.
 double median_pass_seconds(const std::vector<RingRun>& rings, layouts::Pass pass);
 
-/// Device seconds of one call by round and repeat.
-struct CallTimes {
-    std::string name;
-    std::vector<std::vector<double>> seconds;
-
-    std::vector<double> all() const;
-};
-
-/// Messages of one size from each device to its neighbour, all at the same time.
-struct LinkTimes {
-    std::string transport;
-    std::int64_t bytes = 0;
-    std::vector<double> seconds;  ///< of a message, slowest device, by repeat
-};
+using gpu::CallTimes;
+using gpu::LinkTimes;
 
 /// What was timed on devices beside passes: kernels, baselines and links.
 struct DeviceTimes {

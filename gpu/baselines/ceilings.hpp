@@ -16,30 +16,17 @@ constexpr std::int64_t matrix_product_size = 8192;  ///< rows, and columns
 /// Rate at which a kernel reads 1 GiB of the current device's memory.
 double read_bytes_per_second();
 
-/// Samples of one way to move bytes, while every device sends to its right neighbour at the same time.
-struct LinkSamples {
-    std::string transport;        ///< "copy", "nccl"
-    std::int64_t bytes = 0;       ///< of a message
-    std::vector<double> seconds;  ///< of the slowest device, by repeat: mean of messages in a row
-};
-
 /// Times messages between the first `devices` devices of this process, over copy engines and, if the program was built
 /// with it, NCCL. Empty for fewer than two devices.
-std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
-
-/// Messages between devices while every one of them computes.
-struct BusyLinkSamples {
-    std::int64_t bytes = 0;                         ///< of a message
-    std::vector<double> calls_alone, calls_beside;  ///< seconds of the first device's calls, without and with messages
-    std::vector<double> messages;                   ///< seconds of its messages, beside its calls
-};
+std::vector<LinkTimes> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
 
 /// Times `calls` (one for each device), several in a row, both alone and while every device sends to its right
 /// neighbour by `transport` ("copy" or "nccl"; the latter as the executor sends messages: by a kernel for each
-/// direction, of as many thread blocks as NCCL takes of its own accord, or more). There is a pause before each of
-/// 2 * `rounds` rows, so that clocks are high. Returns no samples if the program was built without the transport.
-BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport);
+/// direction, of as many thread blocks as NCCL takes of its own accord, or more). There is a pause before each row, so
+/// that clocks are high. Returns the first device's "alone" (its calls without messages), "beside" (its calls with
+/// them) and "message"; nothing if the program was built without the transport.
+std::vector<CallTimes> time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes,
+                                       const std::string& transport);
 
 /// A device's streams for each direction.
 struct TwoStreams {

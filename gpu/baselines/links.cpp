@@ -87,7 +87,7 @@ double time_once(std::vector<End>& ring, int count, const std::function<void()>&
     return slowest;
 }
 
-constexpr int calls_in_a_row = 6;
+constexpr int calls_in_a_row = 6, rounds = 3;
 constexpr std::chrono::milliseconds rest{30};  // so that clocks are high again
 
 /// Sends one message from each device to the next; null without the transport. Devices are connected.
@@ -104,8 +104,8 @@ std::function<void()> sender(const std::vector<End>& ring, std::int64_t bytes, c
 
 }  // namespace
 
-std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats) {
-    std::vector<LinkSamples> samples;
+std::vector<LinkTimes> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats) {
+    std::vector<LinkTimes> samples;
     if (devices < 2) return samples;
     constexpr int count = 10;  // messages in a row, so that starting the devices one after another hardly shows
     for (const auto bytes : message_bytes) {
@@ -115,7 +115,7 @@ std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>
             end.out.fill(0x3c, end.transfers);
         }
         const auto sample = [&](const char* transport, const std::function<void()>& send) {
-            auto& one = samples.emplace_back(LinkSamples{transport, bytes, {}});
+            auto& one = samples.emplace_back(LinkTimes{transport, bytes, {}});
             time_once(ring, count, send);
             for (int repeat = 0; repeat < repeats; ++repeat) one.seconds.push_back(time_once(ring, count, send));
         };
@@ -125,14 +125,13 @@ std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>
     return samples;
 }
 
-BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport) {
+std::vector<CallTimes> time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes,
+                                       const std::string& transport) {
     const auto devices = static_cast<int>(calls.size());
     auto ring = make_ring(devices, message_bytes);
-    BusyLinkSamples samples;
-    samples.bytes = message_bytes;
     const auto send = sender(ring, message_bytes, transport);
-    if (!send) return samples;
+    if (!send) return {};
+    std::vector<double> alone_seconds, beside_seconds, message_seconds;
     double call_seconds = 0;
     for (int round = 0; round < 2 * rounds + 1; ++round) {
         const bool alone = round % 2 == 0, counts = round > 0;
@@ -170,14 +169,15 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
         auto& end = ring.front();
         for (std::size_t call = 1; call < end.call_ends.size(); ++call) {
             call_seconds = seconds_between(end.call_ends[call - 1], end.call_ends[call]);
-            if (counts && call > 1) (alone ? samples.calls_alone : samples.calls_beside).push_back(call_seconds);
+            if (counts && call > 1) (alone ? alone_seconds : beside_seconds).push_back(call_seconds);
         }
         for (std::size_t message = 1; message < end.message_ends.size(); ++message)
             if (seconds_between(end.call_ends.front(), end.message_ends[message]) <
                 seconds_between(end.call_ends.front(), end.call_ends.back()))
-                samples.messages.push_back(seconds_between(end.message_ends[message - 1], end.message_ends[message]));
+                message_seconds.push_back(seconds_between(end.message_ends[message - 1], end.message_ends[message]));
     }
-    return samples;
+    if (message_seconds.empty()) return {};
+    return {{"message", {message_seconds}}, {"alone", {alone_seconds}}, {"beside", {beside_seconds}}};
 }
 
 }  // namespace ringlab::gpu

@@ -31,39 +31,38 @@ std::vector<double> burst(const TimedCall& call, std::size_t count, cudaStream_t
 
 }  // namespace
 
-std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const TimingOptions& options, const Nvml& nvml,
-                                    std::vector<ClockSample>& clocks) {
+std::vector<CallTimes> time_calls(std::span<const TimedCall> calls, const CallTiming& timing, const Nvml& nvml,
+                                  std::vector<ClockSample>& clocks) {
     const Stream stream;
     int device = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
-    std::vector<CallSamples> samples;
+    std::vector<CallTimes> samples;
     std::vector<std::size_t> counts;
     for (const auto& call : calls) {
         samples.push_back({call.name, {}});
         burst(call, 2, stream, [] {});  // so that modules are loaded, which happens at the first call
         const double once = median(burst(call, 3, stream, [] {}));
-        const double least = options.rest > 0 ? 3 : 6, most = 300;
-        counts.push_back(static_cast<std::size_t>(std::clamp(std::ceil(options.burst_seconds / once), least, most)));
+        const double least = timing.rest > 0 ? 3 : 6, most = 300;
+        counts.push_back(static_cast<std::size_t>(std::clamp(std::ceil(timing.seconds / once), least, most)));
     }
-    Steady steady(options.warm_up_seconds);
-    while (!calls.empty() && options.warm_up_seconds > 0 && !steady.reached())
+    Steady steady(timing.warm_up_seconds);
+    while (!calls.empty() && timing.warm_up_seconds > 0 && !steady.reached())
         for (const auto seconds : burst(calls.front(), counts.front(), stream, [] {})) steady.add(seconds);
-    for (int round = 0; round < options.rounds; ++round)
+    for (int round = 0; round < timing.rounds; ++round)
         for (std::size_t i = 0; i < calls.size(); ++i) {
             const auto begin = std::chrono::steady_clock::now();
             auto seconds = burst(calls[i], counts[i], stream, [&] {
                 if (const auto sample = nvml.sample(device, ClockSample::Moment::during)) clocks.push_back(*sample);
             });
-            if (options.rest > 0)
-                std::this_thread::sleep_for(options.rest * (std::chrono::steady_clock::now() - begin));
+            if (timing.rest > 0) std::this_thread::sleep_for(timing.rest * (std::chrono::steady_clock::now() - begin));
             seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 3));
             samples[i].seconds.push_back(std::move(seconds));
         }
     return samples;
 }
 
-std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Nvml& nvml,
-                                     std::vector<ClockSample>& clocks) {
+std::vector<CallTimes> time_bursts(std::span<const TimedCall> calls, const Nvml& nvml,
+                                   std::vector<ClockSample>& clocks) {
     constexpr int passes = 10;  // of each call
     constexpr std::chrono::milliseconds rest{20};
     const Stream stream;
@@ -72,7 +71,7 @@ std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Nvm
     RINGLAB_CUDA(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
     DeviceBuffer other(8 * static_cast<std::size_t>(std::max(l2_bytes, 1 << 20)));
     const Event begin(Event::Use::timing), end(Event::Use::timing);
-    std::vector<CallSamples> samples;
+    std::vector<CallTimes> samples;
     std::vector<const TimedCall*> timed;
     for (const auto& call : calls) {
         if (!call.refresh) continue;

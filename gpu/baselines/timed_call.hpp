@@ -21,33 +21,18 @@ struct TimedCall {
     std::function<void(std::uint64_t seed, cudaStream_t)> refresh = {};
 };
 
-struct TimingOptions {
-    int rounds = 5;
-    double burst_seconds = 0.15;   ///< seconds that one call runs in a round
-    double warm_up_seconds = 0.5;  ///< seconds before the first round; see Steady
-    /// Pause after each burst, in times of its length: 0 keeps the device busy and at the clock that power then
-    /// allows; with long pauses and short bursts it keeps its highest clock.
-    double rest = 0;
-};
-
-/// Device seconds of one call, by round and by repeat within it.
-struct CallSamples {
-    std::string name;
-    std::vector<std::vector<double>> seconds;
-};
-
 /// Times calls on the current device, back to back and in turns. In each round every call runs for one burst, of which
 /// the first third is not counted. So all calls meet the same clocks and temperatures, and a device that becomes slower
 /// over time is slower for all of them. One clock sample is taken during each burst.
-std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const TimingOptions& options, const Nvml& nvml,
-                                    std::vector<ClockSample>& clocks);
+std::vector<CallTimes> time_calls(std::span<const TimedCall> calls, const CallTiming& timing, const Nvml& nvml,
+                                  std::vector<ClockSample>& clocks);
 
 /// Times ten single passes of each call that has a refresh(), in turns, on the current device, as in cuDNN's published
 /// tables: the device cools before each, and its clock rises. Before each pass the inputs
 /// are drawn anew, L2 is cleared by writing over memory of eight times its size, and the host has enqueued everything
 /// before the device reaches the pass, so that no launch is waited for. Times are between two events around the pass
 /// and hold their overhead of 1 to 2 us. One round, all passes in order, those of the warm-up too.
-std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Nvml& nvml,
-                                     std::vector<ClockSample>& clocks);
+std::vector<CallTimes> time_bursts(std::span<const TimedCall> calls, const Nvml& nvml,
+                                   std::vector<ClockSample>& clocks);
 
 }  // namespace ringlab::gpu

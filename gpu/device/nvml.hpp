@@ -1,26 +1,12 @@
 #pragma once
 
-#include <cstdint>
+#include "gpu/device/samples.hpp"
+
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace ringlab::gpu {
-
-/// Clocks, power and temperature of a GPU at a moment, by NVML.
-struct ClockSample {
-    enum class Moment { before, during, after };
-
-    int device = 0;  ///< as CUDA numbers it in this process
-    Moment moment = Moment::before;
-    double seconds = 0;  ///< host clock (steady)
-    int sm_mhz = 0;
-    int memory_mhz = 0;
-    double watts = 0;
-    int celsius = 0;
-    std::uint64_t throttle_reasons = 0;  ///< nvmlClocksEventReasons
-};
 
 /// Reads clocks and power by NVML, which is loaded at run time. Without NVML, sample() returns nothing.
 class Nvml {

@@ -1,10 +1,8 @@
 #pragma once
 
-#include "layouts/basics/basic_types.hpp"
-
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace ringlab::gpu {
@@ -36,8 +34,5 @@ struct HostOutputs {
     HostTensor<float> o, lse, dq, dk, dv;
     std::vector<double> dsinks = {};  ///< by query head, the sum over ranks
 };
-
-/// The numbers that patterns of `dtype` (bf16 or fp16; anything else throws Error) stand for; equal lengths.
-void from_bits(std::span<const std::uint16_t> patterns, layouts::DType dtype, std::span<float> numbers);
 
 }  // namespace ringlab::gpu

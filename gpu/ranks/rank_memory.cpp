@@ -3,10 +3,11 @@
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/device/device_buffer.hpp"
 #include "gpu/elements/elementwise.hpp"
+#include "gpu/kernels/attention.hpp"
 #include "layouts/basics/counts.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 namespace ringlab::gpu {
 
@@ -20,17 +21,8 @@ namespace {
 
 constexpr std::uint8_t nan_byte = 0xff;  // a float, bf16 or fp16 of such bytes is a NaN
 
-std::vector<float> download_numbers(const void* device, std::size_t elements, DType dtype) {
-    std::vector<float> numbers(elements);
-    if (elements == 0) return numbers;
-    if (dtype == DType::fp32) {
-        RINGLAB_CUDA(cudaMemcpy(numbers.data(), device, elements * sizeof(float), cudaMemcpyDeviceToHost));
-        return numbers;
-    }
-    std::vector<std::uint16_t> bits(elements);
-    RINGLAB_CUDA(cudaMemcpy(bits.data(), device, elements * sizeof(std::uint16_t), cudaMemcpyDeviceToHost));
-    from_bits(bits, dtype, numbers);
-    return numbers;
+View dense_view(const DeviceBuffer& buffer, DType dtype, const Extent& extent) {
+    return {buffer.data(), dtype, dense_strides(extent.tokens, extent.heads, extent.dim)};
 }
 
 /// Elements from a field's first to the end of its last head.
@@ -84,19 +76,17 @@ void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from,
     require(from.shape == expected, "{} has shape ({}), expected ({})", name, fmt::join(from.shape, ", "),
             fmt::join(expected, ", "));
     const auto positions = of_rows ? forward_.row_indices(rank_) : forward_.layout().positions(rank_);
-    const auto row = size(to.extent.dim), head_elements = size(p.batch * to.extent.tokens) * row;
-    if (head_elements == 0) return;
-    std::vector<std::uint16_t> head(head_elements);
-    for (std::int64_t h = 0; h < to.extent.heads; ++h) {
-        auto* next = head.data();
-        for (std::int64_t b = 0; b < p.batch; ++b)
-            for (const auto position : positions) {
-                std::memcpy(next, from.values.data() + from.row(b, position) + size(h) * row, row * sizeof(*next));
-                next += row;
-            }
-        RINGLAB_CUDA(cudaMemcpy(data() + to.begin + size(h * to.strides.head) * sizeof(*next), head.data(),
-                                head.size() * sizeof(*next), cudaMemcpyHostToDevice));
-    }
+    const auto row = static_cast<std::ptrdiff_t>(to.extent.heads * to.extent.dim);
+    std::vector<std::uint16_t> dense;
+    dense.reserve(size(p.batch * row) * positions.size());
+    for (std::int64_t b = 0; b < p.batch; ++b)
+        for (const auto position : positions) {
+            const auto* const values = from.values.data() + from.row(b, position);
+            dense.insert(dense.end(), values, values + row);
+        }
+    if (dense.empty()) return;
+    const auto buffer = uploaded(dense);
+    convert(std::array{Conversion{to.extent, view(to), dense_view(buffer, p.dtype, to.extent)}}, nullptr);
     RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
 }
 
@@ -133,12 +123,11 @@ void RankMemory::load_random(int seed) const {
 /// (batch, tokens, heads, dim), dense.
 std::vector<float> RankMemory::download(const Field& field) const {
     const auto& [batch, tokens, heads, dim] = field.extent;
-    const auto numbers = download_numbers(data() + field.begin, span(field), field.dtype);
     std::vector<float> dense(size(batch * tokens * heads * dim));
-    for (std::int64_t h = 0; h < heads; ++h)
-        for (std::int64_t row = 0; row < batch * tokens; ++row)
-            std::memcpy(dense.data() + (row * heads + h) * dim, numbers.data() + h * field.strides.head + row * dim,
-                        size(dim) * sizeof(float));
+    if (dense.empty()) return dense;
+    const DeviceBuffer buffer(dense.size() * sizeof(float));
+    convert(std::array{Conversion{field.extent, dense_view(buffer, DType::fp32, field.extent), view(field)}}, nullptr);
+    buffer.download(dense.data());
     return dense;
 }
 

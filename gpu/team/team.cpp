@@ -48,7 +48,6 @@ public:
 
     std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration) override { return {std::move(bytes)}; }
 
-    bool agree(bool root_says) override { return root_says; }
     void give_up(const std::string&) override { cancel(); }
 
     Clock::duration clock_offset() const override { return {}; }

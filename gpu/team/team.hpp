@@ -40,9 +40,6 @@ public:
     /// The bytes of all processes, on the root process; nothing on others. Called once per process.
     virtual std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration timeout) = 0;
 
-    /// `root_says` of the root process, on every process. Called once per process; waits for the root while it lives.
-    virtual bool agree(bool root_says) = 0;
-
     /// Called by a member that has failed before it lets go of anything that others may be using. Cancels the members
     /// of this process; where members are processes, ends all of them with this line and does not return: what waits
     /// for another process, such as a device, need not come back from being asked to stop.

@@ -20,7 +20,6 @@ public:
     std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration timeout) override {
         return peers_.gather_to_root(std::move(bytes), timeout);
     }
-    bool agree(bool root_says) override { return peers_.agree(root_says); }
 
     void give_up(const std::string& why) override { session_.end(why); }
 

@@ -60,16 +60,11 @@ public:
     /// afterwards begins when the stream of each of them has come to its meeting of this number. Numbers ascend from 1.
     /// `flags` is the byte in exchange memory, the same on all ranks, of four bytes for each global rank that are 0
     /// before the first meeting. Does nothing where messages alone keep the passes of different ranks apart.
-    virtual void meet(std::size_t flags, std::uint32_t number, cudaStream_t stream) {
-        static_cast<void>(flags), static_cast<void>(number), static_cast<void>(stream);
-    }
+    virtual void meet([[maybe_unused]] std::size_t flags, [[maybe_unused]] std::uint32_t number, cudaStream_t) {}
 
     /// The exchange memory of a rank (its global number), where kernels of this rank's device can read and write it;
     /// null if they cannot. All ranks must have joined.
-    virtual char* memory_of(int rank) {
-        static_cast<void>(rank);
-        return nullptr;
-    }
+    virtual char* memory_of([[maybe_unused]] int rank) { return nullptr; }
 
     /// Whether transfers are kernels. Then they should be enqueued before compute kernels that fill the device.
     virtual bool takes_multiprocessors() const { return false; }
@@ -107,10 +102,7 @@ public:
 
     /// Whether a message from global rank `from` to `to` whose slot is free needs no call of its receiver, because the
     /// sender sets an arrival flag. It is the same from `to` to `from`.
-    virtual bool sets_flags(int from, int to) const {
-        static_cast<void>(from), static_cast<void>(to);
-        return false;
-    }
+    virtual bool sets_flags([[maybe_unused]] int from, [[maybe_unused]] int to) const { return false; }
 
     /// Exchange memory of the current device.
     virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;

@@ -54,9 +54,6 @@ public:
         if (!is_root()) all.clear();
         return all;
     }
-    bool agree(bool root_says) override {
-        return all_gather(rank_, {std::byte{root_says}}, {}).front().front() != std::byte{0};
-    }
 
     /// Does nothing for other processes: these notice by their time-outs.
     void give_up(const std::string&) override { cancel(); }

@@ -151,10 +151,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     std::strcpy(properties->name, "none");
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-    *value = 8;  // a compute capability, for one
-    return cudaSuccess;
-}
 cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
     std::snprintf(text, static_cast<std::size_t>(size), "%d", device);
     return cudaSuccess;
@@ -181,7 +177,6 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "an error"; }
 const char* cudaGetErrorString(cudaError_t) { return "of the fake runtime"; }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     if (current_device == limited_device && bytes > most_bytes) return cudaErrorMemoryAllocation;

@@ -33,7 +33,6 @@ public:
         return threads_.all_gather(member_, std::move(bytes), timeout);
     }
     std::vector<Bytes> gather_to_root(Bytes, Clock::duration) override { return {}; }
-    bool agree(bool root_says) override { return root_says; }
     void give_up(const std::string& why) override { threads_.give_up(why); }
     Clock::duration clock_offset() const override { return {}; }
     Clock::duration clock_uncertainty() const override { return {}; }

@@ -214,7 +214,6 @@ public:
         return {given_.begin(), given_.begin() + rank + 1};
     }
     std::vector<Bytes> gather_to_root(Bytes, Clock::duration) override { return {}; }
-    bool agree(bool root_says) override { return root_says; }
     void give_up(const std::string&) override {}
     Clock::duration clock_offset() const override { return {}; }
     Clock::duration clock_uncertainty() const override { return {}; }

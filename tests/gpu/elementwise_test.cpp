@@ -190,21 +190,32 @@ BOOST_DATA_TEST_CASE(a_first_merge_takes_the_partial_result_over_whatever_was_th
     BOOST_TEST((from_device(lse, DType::fp32) == lse_b));
 }
 
-BOOST_DATA_TEST_CASE(statistics_hold_delta_and_a_guarded_lse, data::make(shapes) * data::make(dtypes), shape, dtype) {
+// dq is set to 0 nowhere, apart from o in rows of other dims with a guard behind each, or where o lies.
+BOOST_DATA_TEST_CASE(statistics_hold_delta_and_a_guarded_lse_and_dq_is_zeroed,
+                     data::make(shapes) * data::make(dtypes) * data::make({"nowhere", "apart", "in place"}), shape,
+                     dtype, zeroed) {
+    const bool in_place = zeroed == std::string("in place"), zeroes = zeroed != std::string("nowhere");
     auto o = random_values(shape.elements()), dout = random_values(shape.elements());
     reference::round_in_place(o, DType::fp32);
     reference::round_in_place(dout, dtype);
     const auto lse = row_lse(shape.rows(), 0);
     const gpu::DeviceBuffer d_o = on_device(o, DType::fp32), d_dout = on_device(dout, dtype),
                             d_lse = on_device(lse, DType::fp32);
-    gpu::DeviceBuffer statistics(shape.rows() * 8);
-    statistics.fill(0xff, nullptr);
-    gpu::prepare_backward({.extent = shape.extent(),
-                           .o = {d_o.data(), DType::fp32, shape.strides()},
-                           .dout = {d_dout.data(), dtype, shape.strides()},
-                           .lse = {d_lse.as<const float>(), shape.row_strides()},
-                           .statistics = {statistics.as<float>(), gpu::statistics_strides(shape.heads, shape.tokens)}},
-                          nullptr);
+    const auto dq_dim = in_place ? shape.dim : shape.dim + 64, guard = std::int64_t{in_place ? 0 : 4};
+    gpu::DeviceBuffer statistics(shape.rows() * 8), apart(shape.rows() * static_cast<std::size_t>(dq_dim + guard) * 4);
+    for (auto* buffer : {&statistics, &apart}) buffer->fill(0xff, nullptr);
+    gpu::PrepareBackwardArgs args{
+        .extent = shape.extent(),
+        .o = {d_o.data(), DType::fp32, shape.strides()},
+        .dout = {d_dout.data(), dtype, shape.strides()},
+        .lse = {d_lse.as<const float>(), shape.row_strides()},
+        .statistics = {statistics.as<float>(), gpu::statistics_strides(shape.heads, shape.tokens)}};
+    if (zeroes) {
+        args.dq = {in_place ? d_o.data() : apart.data(), DType::fp32,
+                   gpu::dense_strides(shape.tokens, shape.heads, dq_dim + guard)};
+        args.dq_dim = dq_dim;
+    }
+    gpu::prepare_backward(args, nullptr);
     const auto pairs = from_device(statistics, DType::fp32);
     const auto dim = static_cast<std::size_t>(shape.dim);
     const auto heads = static_cast<std::size_t>(shape.heads), tokens = static_cast<std::size_t>(shape.tokens);
@@ -223,36 +234,9 @@ BOOST_DATA_TEST_CASE(statistics_hold_delta_and_a_guarded_lse, data::make(shapes)
             BOOST_TEST_REQUIRE(std::abs(pairs[at] - lse[row] * std::log2(std::exp(1.0))) <=
                                2e-7 * std::abs(pairs[at]) + 1e-9);
     }
-}
-
-BOOST_DATA_TEST_CASE(dq_is_zeroed_beside_the_statistics_or_where_o_lies, data::make(shapes) * data::make({false, true}),
-                     shape, in_place) {
-    auto o = random_values(shape.elements()), dout = random_values(shape.elements());
-    reference::round_in_place(o, DType::fp32);
-    reference::round_in_place(dout, DType::bf16);
-    const gpu::DeviceBuffer d_o = on_device(o, DType::fp32), d_dout = on_device(dout, DType::bf16),
-                            d_lse = on_device(row_lse(shape.rows(), 0), DType::fp32);
-    gpu::DeviceBuffer alone(shape.rows() * 8), beside(shape.rows() * 8);
-    gpu::PrepareBackwardArgs args{
-        .extent = shape.extent(),
-        .o = {d_o.data(), DType::fp32, shape.strides()},
-        .dout = {d_dout.data(), DType::bf16, shape.strides()},
-        .lse = {d_lse.as<const float>(), shape.row_strides()},
-        .statistics = {alone.as<float>(), gpu::statistics_strides(shape.heads, shape.tokens)}};
-    gpu::prepare_backward(args, nullptr);
-    // Where it lies apart, rows of other dims, and a guard behind each.
-    const auto dim = in_place ? shape.dim : shape.dim + 64, guard = std::int64_t{in_place ? 0 : 4};
-    gpu::DeviceBuffer apart(shape.rows() * static_cast<std::size_t>(dim + guard) * sizeof(float));
-    apart.fill(0xff, nullptr);
-    args.statistics.data = beside.as<float>();
-    args.dq = {in_place ? d_o.data() : apart.data(), DType::fp32,
-               gpu::dense_strides(shape.tokens, shape.heads, dim + guard)};
-    args.dq_dim = dim;
-    gpu::prepare_backward(args, nullptr);
-    BOOST_TEST((from_device(alone, DType::fp32) == from_device(beside, DType::fp32)));
     const auto dq = from_device(in_place ? d_o : apart, DType::fp32);
     for (std::size_t i = 0; i < dq.size(); ++i) {
-        const bool is_guard = static_cast<std::int64_t>(i) % (dim + guard) >= dim;
+        const bool is_guard = !zeroes || static_cast<std::int64_t>(i) % (dq_dim + guard) >= dq_dim;
         BOOST_TEST_REQUIRE((is_guard ? std::isnan(dq[i]) : dq[i] == 0));
     }
 }

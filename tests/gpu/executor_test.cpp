@@ -37,6 +37,7 @@ std::vector<std::string> schedules_that_suit(bool any_ranks) {
 }
 
 const Names schedule_names([] { return schedules_that_suit(true); });
+const Names schedules_of_one_or_four([] { return schedules_for(small_problem(), {1, 4}); });
 const Names layout_names(layout_examples);
 // The last two leave rows without keys, and with some layouts whole ranks.
 const std::vector<std::string> masks{"full",
@@ -264,15 +265,19 @@ BOOST_DATA_TEST_CASE(repeats_give_the_same_bits, data::make(schedule_names), sch
 
 // With rounded results dQ is summed where the fp32 output was, and gradients are rounded into scratch slots: nothing
 // may be read there that has been overwritten, pass after pass.
-BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded, data::make(schedule_names) * data::make({1, 4}),
-                     schedule, ranks) {
+BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded,
+                     data::make(schedules_of_one_or_four) * data::make({1, 4}) * data::make({false, true}), schedule,
+                     ranks, with_sinks) {
     RingCase c{small_problem(), "causal", "zigzag", schedule, ranks};
+    if (with_sinks) c.problem.sinks = {0.5, -4, 9, 3};
+    if (!suits(c.problem, schedule, ranks)) return;
     c.options.deterministic = true;
     const auto exact = run_case(c, Small::get().host).outputs;
     c.options.round_results = true;
     c.options.repeats = 3;
     const auto rounded = run_case(c, Small::get().host).outputs;
     check_identical(rounded, in_bf16(exact));
+    BOOST_TEST(rounded.dsinks == exact.dsinks, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_run_for_timing_needs_no_inputs_and_gives_no_results) {

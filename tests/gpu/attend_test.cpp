@@ -68,12 +68,13 @@ private:
     std::deque<std::pair<RingCase, std::future<Expected>>> expected_;
 };
 
-/// A ring by the kernels of one family.
+/// A ring on one device by the kernels of one family.
 RingCase ring_of(const std::string& family, const layouts::Problem& problem, const std::string& mask = "causal",
                  const std::string& layout = "contiguous", int ranks = 1, bool deterministic = false) {
     RingCase c{problem, mask, layout, "ring", ranks};
     c.options.kernels = gpu::kernel_family(family);
     c.options.deterministic = deterministic;
+    c.options.devices = {0};
     c.options.timelines = layouts::Timelines::none;
     return c;
 }

@@ -53,4 +53,6 @@ def library():
 
 def call(name, *arguments):
     """Calls a function of the library. Raises Refused or BrokenRing with its message."""
-    _library.checked(library(), "ringlab_cuda_message", name, arguments)
+    status = getattr(library(), name)(*arguments)
+    if status:
+        raise _library.failure(status, library().ringlab_cuda_message)

@@ -110,16 +110,16 @@ library = load("ringlab_cpu", VERSION, SIGNATURES, NOTHING, ImportError,
 library.ringlab_commit.restype = c_char_p
 
 
-def checked(loaded, message, name, arguments):
-    """Calls a function that returns a status; raises Refused or BrokenRing with the line of the function `message`."""
-    status = getattr(loaded, name)(*arguments)
-    if status != 0:
-        line = getattr(loaded, message)().decode(errors="replace")
-        raise (Refused if status == REFUSED else BrokenRing)(line)
+def failure(status, message):
+    """The error that a status of a library's function stands for; `message`: the function that says why."""
+    return (Refused if status == REFUSED else BrokenRing)(message().decode(errors="replace"))
 
 
 def call(name, *arguments):
-    checked(library, "ringlab_message", name, arguments)
+    """Calls a function of the library. Raises Refused or BrokenRing with its message."""
+    status = getattr(library, name)(*arguments)
+    if status:
+        raise failure(status, library.ringlab_message)
 
 
 def commit():

@@ -255,7 +255,7 @@ def _name_of(function, local_size, call):
             query, key, sees = pairs[""]
             raise Refused(f"in the model token {query} {'sees' if sees else 'does not see'} token {key}, under the "
                           f"mask {bare} it does{' not' if sees else ''}; name the model's mask, as mask=\"full\"")
-        if len(_names) >= _op.MOST_MEANINGS:
+        if len(_names) >= _op.MOST_KINDS:
             _names.clear()
         _names[key] = named + joined
     name = _names[key]

@@ -16,7 +16,7 @@ class CudaRing:
 
     def __init__(self, ring, device, transport):
         self.device, self._ring = device, ring
-        self._plans, self._gathered = collections.OrderedDict(), None
+        self.plans, self._gathered = collections.OrderedDict(), None  # the latest last, on all ranks in the same order
         # The object must live as long as the library may call it.
         self._exchange = _cuda.Exchange(None, _cuda.ALL_GATHER(self._all_gather))
         self._allocator = _cuda.Allocator(None, _cuda.ALLOCATE(self._allocate), _cuda.RELEASE(self._release))
@@ -54,13 +54,10 @@ class CudaRing:
         _cuda.library().ringlab_cuda_ring_held(self._handle, byref(device), byref(host))
         return device.value, host.value
 
-    def known_plan(self, key):
-        """One of the latest plans, or None."""
-        return self._plans.get(key)
-
     def use(self, key):
-        """Of a known plan, on all ranks in the same order."""
-        self._plans.move_to_end(key)
+        """A plan that is known, on all ranks."""
+        self.plans.move_to_end(key)
+        return self.plans[key]
 
     def plan(self, key, *what):
         """A new plan, known by `key` from now on. Raises Refused, on all ranks, if one cannot have it."""
@@ -78,25 +75,25 @@ class CudaRing:
         # Plans of other memory would allocate again in their next pass, when it is too late to refuse it.
         if self.held()[0] != before:
             self._keep_plans(0)
-        self._plans[key] = plan
+        self.plans[key] = plan
         return plan
 
     def _keep_plans(self, most):
-        while len(self._plans) > most:
-            _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1].handle)
+        while len(self.plans) > most:
+            _cuda.library().ringlab_cuda_plan_destroy(self.plans.popitem(last=False)[1].handle)
 
     def let_go(self):
         """Whether all of it is freed; if not, other ranks may be using its memory, and it is to be called again."""
-        self._plans.clear()
+        self.plans.clear()
         return bool(_cuda.library().ringlab_cuda_ring_destroy(self._handle))
 
 
 class _Plan:
-    """`scratch`: bytes of device memory that each pass needs besides its tensors."""
+    """`scratch`: bytes of device memory that a forward and a backward pass need besides their tensors."""
 
     def __init__(self, ring, problem, chosen, sinks, deterministic):
         self.handle, scratch = c_void_p(), (c_int64 * 2)()
         _cuda.call("ringlab_cuda_plan_create", ring, byref(_library.Problem(*problem)),
                    byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(self.handle))
         _cuda.library().ringlab_cuda_plan_scratch(self.handle, scratch)
-        self.scratch = dict(zip(("forward", "backward"), scratch))
+        self.scratch = tuple(scratch)

@@ -117,177 +117,193 @@ def joined_mask(mask, cu_seqlens):
     return f"{mask}+documents:{','.join(f'{length}x{count}' for length, count in runs)}", sum(lengths)
 
 
-class _Meaning:
-    """What a forward and a backward pass ask for, wherever their tensors lie. `refusal` says why it is none, or is empty;
-    `calls` are what all ranks must call with, and their digests, by pass."""
+class Kind:
+    """Calls that differ in the numbers of their tensors alone. `refusal` says why there can be none, or is empty; `call` is
+    what all ranks must call with, and `digest` tells it from others."""
 
-    def __init__(self, q, k, v, sinks, cu_seqlens, seed, named, deterministic):
-        self.mask, self.layout, self.schedule, _, scale, soft_cap, dropout, _, own_seed = named
-        self.refusal, self.length = _refusal(q, k, v, sinks, cu_seqlens), 0
-        self._of_ranks, self.latest_key = {}, None  # of the latest lengths
-        self.changeable = any(sign in name for name in named[:2] for sign in ("file:", "@"))
-        self.device = q.device.type
-        self.calls = {which: ({}, digest_of({})) for which in ("forward", "backward")}
+    def __init__(self, q, k, v, sinks, cu_seqlens, named, deterministic):
+        self.named, self.cu_seqlens, self.shapes, self.dtype = named, cu_seqlens, (q.shape, k.shape, v.shape), q.dtype
+        self.mask, self.layout, self.schedule, self.group, scale, soft_cap, self.dropout, _, self.draws = named
+        self.refusal = _refusal(q, k, v, sinks, cu_seqlens)
+        self.device, self.on_cuda, self.tokens = q.device, q.is_cuda, 0
+        self.lengths = self.problem = self.choices = self.plan = None  # of the latest call
+        self.is_lasting = not any(sign in name for name in named[:2] for sign in ("file:", "@"))  # as files may change
+        self.call, self.digest = {}, digest_of({})
         if self.refusal:
             return
-        (batch, self.length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
+        (batch, self.tokens, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
+        self.sinks, self.deterministic, self.accumulator = sinks is not None, deterministic, accumulator(q.dtype)
         self._spec, self._mask_tokens = joined_mask(self.mask, cu_seqlens)
         try:
-            self.files = contents_of_files(self.mask, self.layout)
+            files = contents_of_files(self.mask, self.layout)
         except OSError as error:
             self.refusal = f"a file that mask {self.mask} or layout {self.layout} names cannot be read: {error}"
             return
-        self.sinks, self.deterministic = sinks is not None, deterministic
-        self._sizes = (query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
-                       _library.DTYPES[DTYPES[q.dtype]])
         self._batch = batch
-        call = {"mask": self._spec, "layout": self.layout, "schedule": self.schedule, "dtype": DTYPES[q.dtype],
-                "batch": batch, "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}", "scale": scale,
-                "soft_cap": soft_cap, "dropout": dropout, "dropout_seed": "drawn" if own_seed else seed,
-                "sinks": self.sinks, "files": self.files, "device": self.device, "deterministic": deterministic}
-        for which in self.calls:
-            of_pass = {"pass": which, **call}
-            self.calls[which] = of_pass, digest_of(of_pass)
+        self._sizes = (query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, self.dropout,
+                       _library.DTYPES[DTYPES[q.dtype]])
+        self.call = {"mask": self._spec, "layout": self.layout, "schedule": self.schedule, "dtype": DTYPES[q.dtype],
+                     "batch": batch, "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}",
+                     "scale": scale, "soft_cap": soft_cap, "dropout": self.dropout,
+                     "dropout_seed": "drawn" if self.draws else "given", "sinks": self.sinks, "files": files,
+                     "device": self.device.type, "deterministic": deterministic}
+        self.digest = digest_of(self.call)
 
-    @staticmethod
-    def of(q, k, v, sinks, cu_seqlens, seed, named):
-        """One of the latest, if it is the same."""
+    def plan_of(self, ring, lengths):
+        """The plan for shards of these lengths. Raises Refused, on all ranks."""
+        if lengths != self.lengths:
+            self._take(lengths)
+        if self.on_cuda:
+            return ring.cuda_plan((self.digest, lengths), self.device, self.problem, self.choices, self.sinks,
+                                  self.deterministic)
+        if self.plan is None:
+            self.plan = _library.Plan(_library.Problem(*self.problem), _library.choices(*self.choices))
+        return self.plan
+
+    def _take(self, lengths):
+        tokens = sum(lengths)
+        if len(set(lengths)) > 1 and not self.layout.startswith("file:"):
+            raise Refused(f"the ranks' shards have {', '.join(map(str, lengths))} tokens; layout {self.layout} "
+                          "gives all the same: pad the sequence before it is sharded (ringlab.torch.shard with pad=)")
+        if self._mask_tokens is not None and self._mask_tokens > tokens:
+            raise Refused(f"cu_seqlens ends at {self._mask_tokens}, the ranks' shards have {tokens} tokens "
+                          "together; give those of the whole sequence, sharded by the same layout")
+        choices = self._spec, self.layout, self.schedule, tokens, self._mask_tokens or tokens, len(lengths)
+        if self.layout.startswith("file:"):
+            for rank, length in enumerate(lengths):
+                share = len(_library.positions(_library.choices(*choices), rank, False))
+                if share != length:
+                    raise Refused(f"rank {rank} brings {length} tokens; layout {self.layout} gives it {share}")
+        self.lengths, self.problem, self.choices = lengths, (self._batch, tokens, *self._sizes), choices
+        self.plan = None
+
+
+MOST_KINDS = 128
+_kinds, _kinds_lock = {}, threading.Lock()  # by all that they depend on, the oldest first
+atexit.register(_kinds.clear)  # as meshes have groups, see _ring
+
+
+def key_of(q, k, v, sinks, cu_seqlens, *more):
+    """What tells a call's Kind, if `more` are its other arguments; None if one has no hash, as some that are refused."""
+    try:
+        key = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout,
+               v.layout, torch.are_deterministic_algorithms_enabled(), more,
+               sinks if sinks is None else (sinks.shape, sinks.dtype, sinks.device, sinks.layout), cu_seqlens
+               if cu_seqlens is None else (cu_seqlens.dtype, cu_seqlens.layout, tuple(cu_seqlens.tolist())))
+        hash(key)
+        return key
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+
+
+def weakly(group):
+    """For a key, in which a group that is destroyed should not live on."""
+    return weakref.ref(group) if isinstance(group, dist.ProcessGroup) else group
+
+
+def known(key):
+    """The Kind of an earlier call with this key, or None."""
+    return _kinds.get(key)
+
+
+def know(key, kind):
+    if key is None or kind.refusal or not kind.is_lasting:
+        return
+    with _kinds_lock:
+        while len(_kinds) >= MOST_KINDS:
+            _kinds.pop(next(iter(_kinds)))
+        _kinds[key] = kind
+
+
+def _kind_of(q, k, v, sinks, cu_seqlens, named):
+    """The Kind of arguments that the operators have."""
+    key = key_of(q, k, v, sinks, cu_seqlens, named)
+    kind = known(key)
+    if kind is None:
         deterministic = named[-2] or torch.are_deterministic_algorithms_enabled()
-        key = (q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, seed, named,
-               deterministic, sinks if sinks is None else (sinks.shape, sinks.dtype, sinks.device),
-               cu_seqlens if cu_seqlens is None else (cu_seqlens.dtype, cu_seqlens.shape, tuple(cu_seqlens.tolist())))
-        meaning = _meanings.get(key)
-        if meaning is None:
-            meaning = _Meaning(q, k, v, sinks, cu_seqlens, seed, named, deterministic)
-            if not meaning.refusal and not meaning.changeable:
-                _keep_latest(_meanings, key, meaning)
-        return meaning
-
-    def of_ranks(self, lengths):
-        """Problem and choices of ranks whose shards have these lengths, and by what their plan is known. Raises
-        Refused."""
-        found = self._of_ranks.get(lengths)
-        if found is None:
-            tokens = sum(lengths)
-            if len(set(lengths)) > 1 and not self.layout.startswith("file:"):
-                raise Refused(f"the ranks' shards have {', '.join(map(str, lengths))} tokens; layout {self.layout} "
-                              "gives all the same: pad the sequence before it is sharded (ringlab.torch.shard with pad=)")
-            if self._mask_tokens is not None and self._mask_tokens > tokens:
-                raise Refused(f"cu_seqlens ends at {self._mask_tokens}, the ranks' shards have {tokens} tokens "
-                              "together; give those of the whole sequence, sharded by the same layout")
-            problem = self._batch, tokens, *self._sizes
-            chosen = self._spec, self.layout, self.schedule, tokens, self._mask_tokens or tokens, len(lengths)
-            # A text, because it keeps its hash.
-            found = problem, chosen, repr((problem, chosen, self.files, self.sinks, self.deterministic))
-            self._of_ranks, self.latest_key = {lengths: found}, found[-1]
-        return found
-
-
-MOST_MEANINGS = 64
-_meanings, _meanings_lock = {}, threading.Lock()  # by all that they depend on, the oldest first
-
-
-def _keep_latest(table, key, value):
-    with _meanings_lock:
-        while len(table) >= MOST_MEANINGS:
-            table.pop(next(iter(table)))
-        table[key] = value
+        kind = Kind(q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu().clone(), named, deterministic)
+        know(key, kind)
+    return kind
 
 
 class _Call:
-    """One call on all ranks of a ring: agreed on, with its plan and its memory."""
+    """One pass on all ranks of a ring: agreed on, with its plan and its memory."""
 
-    def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named, meaning, results):
-        """`results` gives the tensors of a pass besides its inputs; it may make them."""
-        group, dropout, own_seed = named[3], named[6], named[8]
-        self.ring = ring_of(group)
-        self.on_cuda, self.device = q.is_cuda, q.device
-        seed = int(seed) if dropout else 0
-        if meaning is None:
-            meaning = _Meaning.of(q, k, v, sinks, None if cu_seqlens is None else cu_seqlens.cpu(),
-                                  0 if own_seed else seed, named)
-        refusal = meaning.refusal or self.ring.other_device(self.device)
-        if sinks is not None and not refusal and which == "forward":  # the backward pass has the same
-            refusal = _wrong_sinks(sinks, accumulator(q.dtype))
-        if self.on_cuda and not refusal and torch.cuda.is_current_stream_capturing():
-            refusal = "ring_attention cannot be captured in a CUDA graph"
-        if not refusal and _record.active:
-            refusal = _record.active.refusal(q, group)
-        self._kept, self.results, no_memory = [], None, None  # until the library has been called
+    def __init__(self, backward, kind, ring, q, k, v, sinks, seed, results):
+        """`results` gives the tensors of the pass besides its inputs; it may make them."""
+        self.kind, self.ring, self.results, self._kept = kind, ring, None, []  # kept until the library has been called
+        refusal = kind.refusal or self._refusal(backward, q, sinks)
+        no_memory = None
         while True:
             # All memory before ranks agree: afterwards, the others have begun the pass.
-            known = self.ring.known_cuda_plan(meaning.latest_key)
+            scratch = None
+            known_plan = ring.known_plan((kind.digest, kind.lengths)) if kind.on_cuda else None
             try:
                 if not refusal and self.results is None:
-                    self.results = results(self._suited)
-                    self._take_inputs(q, k, v, sinks)
-                size = known.scratch[which] if known and not refusal else 0
-                self._scratch = torch.empty(size, dtype=torch.uint8, device=self.device) if size else None
+                    self.results, own_sinks = results(self._suited), self._sinks(sinks)
+                    own_q, own_k, own_v = map(self._suited, (q, k, v))
+                if known_plan and known_plan.scratch[backward] and not refusal:
+                    scratch = torch.empty(known_plan.scratch[backward], dtype=torch.uint8, device=kind.device)
             except torch.OutOfMemoryError as error:
                 refusal, no_memory = str(error).splitlines()[0], error
             try:
-                lengths, drawn = self.ring.agree(*meaning.calls[which], meaning.length, seed, refusal)
+                lengths, self.seed = ring.agree(kind.call, kind.digest, kind.tokens, seed, refusal, backward,
+                                                kind.draws and not backward)
             except Refused:
                 if no_memory:
                     raise no_memory from None
                 raise
-            *self._what, key = meaning.of_ranks(lengths)
-            if not self.on_cuda:
-                self.plan = self.ring.plan(key, *self._what)
+            self.plan = kind.plan_of(ring, lengths)
+            if self.plan is known_plan or not kind.on_cuda:
                 break
-            self.plan = self.ring.cuda_plan(key, self.device, *self._what, meaning.sinks, meaning.deterministic)
-            if self.plan is known:
-                break
-        self.seed = drawn if own_seed else seed
-        if meaning.layout.startswith("file:"):
-            for rank, length in enumerate(lengths):
-                share = len(_library.positions(_library.choices(*self._what[1]), rank, False))
-                if share != length:
-                    raise Refused(f"rank {rank} brings {length} tokens; layout {meaning.layout} gives it {share}")
-        self._inputs = _library.INPUTS.pack(*self._own, self.seed & (2**64 - 1))
+        self._scratch = scratch
+        self._inputs = _library.INPUTS.pack(own_q.data_ptr(), *own_q.stride(), own_k.data_ptr(), *own_k.stride(),
+                                            own_v.data_ptr(), *own_v.stride(), own_sinks, self.seed & (2**64 - 1))
 
-    def _take_inputs(self, q, k, v, sinks):
-        own_sinks = 0
-        if sinks is not None:
-            own = sinks.detach().resolve_neg().to(torch.float32 if self.on_cuda else torch.float64)
-            self._kept.append(own.contiguous())
-            own_sinks = self._kept[-1].data_ptr()
-        q, k, v = self._suited(q), self._suited(k), self._suited(v)
-        self._own = (q.data_ptr(), *q.stride(), k.data_ptr(), *k.stride(), v.data_ptr(), *v.stride(), own_sinks)
+    def _refusal(self, backward, q, sinks):
+        """Why this rank cannot take part now; empty if it can."""
+        if sinks is not None and not backward:  # the backward pass has the same
+            if refusal := _wrong_sinks(sinks, self.kind.accumulator):
+                return refusal
+        if self.kind.on_cuda:
+            if refusal := self.ring.other_device(q.device):
+                return refusal
+            if torch.cuda.is_current_stream_capturing():
+                return "ring_attention cannot be captured in a CUDA graph"
+        return _record.active.refusal(q, self.kind.group) if _record.active else ""
+
+    def _sinks(self, sinks):
+        if sinks is None:
+            return 0
+        own = sinks.detach().resolve_neg().to(torch.float32 if self.kind.on_cuda else torch.float64)
+        self._kept.append(own.contiguous())
+        return self._kept[-1].data_ptr()
 
     def _suited(self, x):
         """The tensor, or a copy that the library takes."""
         if x.is_neg() or x._is_zerotensor():  # the memory is not what the tensor stands for
             x = torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
-        elif self.on_cuda and not _suits_kernels(x):
+        elif self.kind.on_cuda and not _suits_kernels(x):
             x = x.clone(memory_format=torch.contiguous_format)
         else:
             return x
         self._kept.append(x)
         return x
 
-    def forward(self):
-        self._pass("forward", *(x.data_ptr() for x in self.results))
-
-    def backward(self):
-        dout, *rest = self.results
-        self._pass("backward", _library.TENSOR.pack(dout.data_ptr(), *dout.stride()),
-                   *(0 if x is None else x.data_ptr() for x in rest))
-
-    def _pass(self, which, *arguments):
-        recording = _record.active
+    def run(self, which, *arguments):
+        """The pass: "forward" or "backward", with what the library is given besides inputs."""
+        kind, ring, recording = self.kind, self.ring, _record.active
         if recording:
-            recording.begin(which, *self._what)
-        if self.on_cuda:
+            recording.begin(which, kind.problem, kind.choices)
+        if kind.on_cuda:
             # torch.cuda.current_stream() makes an object first, which takes longer than most of a call.
-            stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-            self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan.handle, self._inputs, *arguments,
-                            0 if self._scratch is None else self._scratch.data_ptr(), stream)
+            stream = torch._C._cuda_getCurrentRawStream(kind.device.index)
+            ring.pass_(_cuda.call, "ringlab_cuda_" + which, self.plan.handle, self._inputs, *arguments,
+                       0 if self._scratch is None else self._scratch.data_ptr(), stream)
         else:
-            self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, self._inputs,
-                            *arguments)
+            ring.pass_(_library.call, "ringlab_" + which, self.plan.handle, ring.handle, self._inputs, *arguments)
             if recording:
-                recording.end(_library.spans(self.ring.handle))
+                recording.end(_library.spans(ring.handle))
 
 
 def _suits_kernels(x):
@@ -302,41 +318,60 @@ def _suits_kernels(x):
 _no_label = contextlib.nullcontext()
 
 
-def _label(which, q, k, v, cu_seqlens, mask, layout, schedule, group, *_):
+def _label(which, kind, ring):
     """A range of the profiler; of NVTX under torch.autograd.profiler.emit_nvtx()."""
     if not torch.autograd._profiler_enabled():
         return _no_label
-    shapes = ", ".join(f"{name} {'x'.join(map(str, x.shape))}" for name, x in (("q", q), ("k", k), ("v", v)))
-    documents = "" if cu_seqlens is None else "+documents"
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in zip("qkv", kind.shapes))
+    documents = "" if kind.cu_seqlens is None else "+documents"
     return torch.profiler.record_function(
-        f"ringlab {which}: {shortened(mask)}{documents} {layout} {schedule}, P={ring_of(group).size}, {shapes}, "
-        f"{str(q.dtype).removeprefix('torch.')}")
+        f"ringlab {which}: {shortened(kind.mask)}{documents} {kind.layout} {kind.schedule}, P={ring.size}, {shapes}, "
+        f"{str(kind.dtype).removeprefix('torch.')}")
+
+
+# ---- The passes ----
+
+
+def _forward(kind, q, k, v, sinks, seed):
+    """o, lse, o before it was rounded where it is, and the seed that dropout had."""
+    def results(_):
+        o = q.new_empty(*q.shape[:3], v.shape[3])
+        return o, torch.empty_like(o, dtype=kind.accumulator), q.new_empty(q.shape[:3], dtype=kind.accumulator)
+
+    ring = ring_of(kind.group)
+    with _label("forward", kind, ring), ring.lock:
+        call = _Call(False, kind, ring, q, k, v, sinks, seed, results)
+        o, exact, lse = call.results
+        call.run("forward", o.data_ptr(), exact.data_ptr(), lse.data_ptr())
+        return o, lse, exact if is_narrow(q.dtype) else None, call.seed
+
+
+def _backward(kind, dout, q, k, v, sinks, seed, o, lse):
+    """dq, dk, dv, and what this rank's rows add to the sinks' gradient, or None; o as it was before it was rounded."""
+    def results(suited):
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        dsinks = None if sinks is None else q.new_empty(q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
+        return suited(dout.to(q.dtype)), o.contiguous(), lse.contiguous(), dq, dk, dv, dsinks
+
+    ring = ring_of(kind.group)
+    with _label("backward", kind, ring), ring.lock:
+        call = _Call(True, kind, ring, q, k, v, sinks, seed, results)
+        own, o, lse, dq, dk, dv, dsinks = call.results
+        call.run("backward", _library.TENSOR.pack(own.data_ptr(), *own.stride()), o.data_ptr(), lse.data_ptr(),
+                 dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), 0 if dsinks is None else dsinks.data_ptr())
+        return dq, dk, dv, None if sinks is None else dsinks.to(sinks.dtype)
 
 
 # ---- The operators ----
-
-_no_seed = torch.zeros(1, dtype=torch.int64)  # that a call without dropout had; nobody writes to it
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqlens: Optional[Tensor], seed: Tensor,
                mask: str, layout: str, schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
                deterministic: bool, own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What _forward() gives; the third is empty where there is none."""
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
-    return _forward(q, k, v, sinks, cu_seqlens, seed, named)
-
-
-def _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning=None):
-    """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
-    def results(_):
-        o = q.new_empty(*q.shape[:3], v.shape[3])
-        return o, torch.empty_like(o, dtype=accumulator(q.dtype)), q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
-
-    with _label("forward", q, k, v, cu_seqlens, *named), ring_of(named[3]).lock:
-        call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named, meaning, results)
-        call.forward()
-        o, exact, lse = call.results
-        seed = torch.tensor([call.seed]) if call.seed else _no_seed
-        return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), seed
+    o, lse, exact, seed = _forward(_kind_of(q, k, v, sinks, cu_seqlens, named), q, k, v, sinks, int(seed))
+    return o, lse, lse.new_empty(0) if exact is None else exact, torch.tensor([seed])
 
 
 attention = torch.library.custom_op("ringlab::attention", mutates_args=())(_attention)
@@ -354,31 +389,18 @@ def _(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, group, scale, so
 def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
                         cu_seqlens: Optional[Tensor], seed: Tensor, o: Tensor, lse: Tensor, mask: str, layout: str,
                         schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
-                        deterministic: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic)
-    return _backward(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, named)
-
-
-def _backward(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, named, meaning=None):
-    """dq, dk, dv, and what this rank's rows add to the sinks' gradient (empty without sinks)."""
-    def results(suited):
-        gradients = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        dsinks = None if sinks is None else q.new_empty(q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
-        return suited(dout.to(q.dtype)), o.contiguous(), lse.contiguous(), *gradients, dsinks
-
-    with _label("backward", q, k, v, cu_seqlens, *named), ring_of(named[3]).lock:
-        call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, (*named, False), meaning, results)
-        call.backward()
-        *_, dq, dk, dv, dsinks = call.results
-        return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.to(sinks.dtype)
+                        deterministic: bool, own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
+    kind = _kind_of(q, k, v, sinks, cu_seqlens, named)
+    dq, dk, dv, dsinks = _backward(kind, dout, q, k, v, sinks, int(seed), o, lse)
+    return dq, dk, dv, q.new_empty(0) if dsinks is None else dsinks
 
 
 attention_backward = torch.library.custom_op("ringlab::attention_backward", mutates_args=())(_attention_backward)
 
 
 @attention_backward.register_fake
-def _(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, mask, layout, schedule, group, scale, soft_cap, dropout,
-      deterministic):
+def _(dout, q, k, v, sinks, *_):
     return (*(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)),
             q.new_empty(0) if sinks is None else torch.empty_like(sinks))
 
@@ -390,12 +412,12 @@ def _keep(ctx, inputs, output):
     ctx.save_for_backward(q, k, v, sinks, cu_seqlens, seed, exact if is_narrow(q.dtype) else o, lse)
 
 
-def _differentiate(ctx, dout, *_, backward=attention_backward):
+def _differentiate(ctx, dout, *_):
     if dout is None:
         return (None,) * 15
-    q, k, v, sinks, *rest = ctx.saved_tensors
-    dq, dk, dv, dsinks = backward(dout, q, k, v, sinks, *rest, *ctx.named[:-1])
-    return dq, dk, dv, None if sinks is None else dsinks, *(None,) * 11
+    saved = ctx.saved_tensors
+    dq, dk, dv, dsinks = attention_backward(dout, *saved, *ctx.named)
+    return dq, dk, dv, None if saved[3] is None else dsinks, *(None,) * 11
 
 
 attention.register_autograd(_differentiate, setup_context=_keep)
@@ -413,78 +435,44 @@ attention_backward.register_autograd(_refuse_twice, setup_context=lambda ctx, in
 
 class _Eager(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, sinks, cu_seqlens, seed, named, meaning):  # autograd looks at each: names are one
-        output = _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning)
-        o, lse, *_ = output
+    def forward(ctx, q, k, v, sinks, seed, kind):  # autograd looks at each argument and at each result
+        o, lse, exact, ctx.seed = _forward(kind, q, k, v, sinks, seed)
         ctx.mark_non_differentiable(lse)
-        _keep(ctx, (q, k, v, sinks, cu_seqlens, seed, *named), output)
-        ctx.meaning = meaning
-        return o, lse  # each further one would take autograd as long as an operation
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, sinks, o if exact is None else exact, lse)
+        ctx.kind = kind
+        return o, lse
 
     @staticmethod
-    def backward(ctx, *gradients):
-        # With create_graph by the operator, which refuses the second derivative.
-        def backward(*inputs):
-            if torch.is_grad_enabled():
-                return attention_backward(*inputs)
-            return _backward(*inputs[:9], inputs[9:], ctx.meaning)
-        return _differentiate(ctx, *gradients, backward=backward)[:8]
+    def backward(ctx, dout, _):
+        if dout is None:
+            return (None,) * 6
+        q, k, v, sinks, o, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # with create_graph by the operator, which refuses the second derivative
+            gradients = attention_backward(dout, q, k, v, sinks, ctx.kind.cu_seqlens, torch.tensor([ctx.seed]), o, lse,
+                                           *ctx.kind.named)
+        else:
+            gradients = _backward(ctx.kind, dout, q, k, v, sinks, ctx.seed, o, lse)
+        return *gradients[:3], None if sinks is None else gradients[3], None, None
 
 
-def _is_plain(x):
-    return x is None or type(x) in PLAIN
-
-
-def attend(*inputs):
-    """o and lse of attention()."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, inputs[:6])):
-        return attention(*inputs)[:2]
-    return _attend_eagerly(*inputs[:6], inputs[6:], None)
-
-
-def _attend_eagerly(q, k, v, sinks, cu_seqlens, seed, named, meaning):
+def attend(kind, q, k, v, sinks, seed):
+    """o and lse of a call that nobody but autograd sees."""
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
                                     or sinks is not None and sinks.requires_grad):
-        return _Eager.apply(q, k, v, sinks, cu_seqlens, seed, named, meaning)
-    return _forward(q, k, v, sinks, cu_seqlens, seed, named, meaning)[:2]
+        return _Eager.apply(q, k, v, sinks, seed, kind)
+    return _forward(kind, q, k, v, sinks, seed)[:2]
 
 
-# ---- Calls like an earlier one ----
-# Nobody looks at their arguments again. After other work of the host, when no code is in the caches, that would take
-# as long as the rest of the call.
-
-_known = {}  # names and meaning, by all that ring_attention() was given, the oldest first
-atexit.register(_known.clear)  # as meshes have groups, see _ring
+def are_seen_by_others(*tensors):
+    """Whether somebody else than autograd sees operators on these tensors: a compiler, a mode, a class of their own."""
+    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+            or not all(x is None or type(x) in PLAIN for x in tensors))
 
 
-def _weakly(group):
-    """A group that is destroyed should not live on in a key."""
-    return weakref.ref(group) if isinstance(group, dist.ProcessGroup) else group
-
-
-def kind(q, k, v, group, given):
-    """The key of all calls that are like this one; None if an argument has no hash. Calls with dropout, sinks or cu_seqlens
-    have no key."""
-    try:
-        key = (type(q), type(k), type(v), q.shape, k.shape, v.shape, q.layout, k.layout, v.layout, q.dtype, k.dtype,
-               v.dtype, q.device, k.device, v.device, torch.are_deterministic_algorithms_enabled(), _weakly(dist.group.WORLD), _weakly(group), given)
-        hash(key)
-        return key
-    except (AttributeError, TypeError, RuntimeError):  # this is refused where arguments are looked at
-        return None
-
-
-def attend_as_known(key, q, k, v):
-    """o and lse of attention() if there was a call of this kind, otherwise None."""
-    found = _known.get(key)
-    if found is None or torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(found[1].device):
-        return None
-    return _attend_eagerly(q, k, v, None, None, _no_seed, *found)
-
-
-def know(key, q, k, v, named):
-    """Remembers what a call by attend() meant, for attend_as_known(). The call had no dropout, sinks and cu_seqlens."""
-    if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN:
-        meaning = _Meaning.of(q, k, v, None, None, 0, named)
-        if not meaning.changeable:
-            _keep_latest(_known, key, (named, meaning))
+def attend_anew(q, k, v, sinks, cu_seqlens, seed, named):
+    """o and lse of attention(), and the Kind of the call, None where the operator was called."""
+    if are_seen_by_others(q, k, v, sinks, cu_seqlens, seed):
+        return *attention(q, k, v, sinks, cu_seqlens, seed, *named)[:2], None
+    kind = _kind_of(q, k, v, sinks, cu_seqlens, named)
+    return *attend(kind, q, k, v, sinks, int(seed)), kind

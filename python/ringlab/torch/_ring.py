@@ -22,7 +22,6 @@ from ringlab.torch import _host_all_gather
 from ringlab.torch._cuda_ring import CudaRing
 
 DEFAULT_TIMEOUT = 600.0  # seconds
-MOST_PLANS = 64  # for CPU tensors
 ALONE = ""  # the name of the group of a process that has no others
 
 
@@ -67,15 +66,17 @@ class Ring:
     """The ranks of a process group, over a gloo group of their own: what others send on theirs cannot get between, and
     a ring that breaks does not take theirs along."""
 
-    CALL = struct.Struct("<?32sqq")  # refused, digest of the arguments, tokens of the shard, seed
+    CALL = struct.Struct("<??32sqq")  # refused, backward, digest of the arguments, tokens of the shard, seed
+    SHORT = struct.Struct(f"<q{CALL.size - 8}s")  # the same bytes: how many there are, and the first of them
 
     def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
-        self._plans, self._cuda, self._transport = {}, None, transport
+        self._cuda, self._transport = None, transport
         self.lock = threading.RLock()  # from what ranks agree on to the end of the call: threads may share a ring
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
         self._messages = self._on_host = None
+        self._blocks = self._blocks_over_gloo  # takes a block of the size of CALL, and returns those of all ranks
         if self.size > 1:
             try:
                 self._messages = dist.new_group(
@@ -83,6 +84,7 @@ class Ring:
                     timeout=datetime.timedelta(seconds=timeout), use_local_synchronization=True)
                 self._on_host = _host_all_gather.made_by_all(self.rank, self.size, self.CALL.size, timeout,
                                                              self.all_gather)
+                self._blocks = self._on_host or self._blocks
             except RuntimeError as error:
                 raise BrokenRing(self._named(f"the others did not come to make a ring, within {timeout:g} s or because "
                                              f"one is gone: {str(error).splitlines()[0]}")) from None
@@ -141,22 +143,20 @@ class Ring:
 
     def all_gather(self, data):
         """Returns the bytes that each rank gave, by rank."""
-        if self._on_host:
-            # What is short on all ranks, as most of it is, goes like the blocks of agree(): its length, then itself.
-            size = self.CALL.size
-            is_short = len(data) < size
-            everything = self._on_host(struct.pack(f"<B{size - 1}s", min(len(data), size), data if is_short else b""))
-            blocks = [everything[i:i + size] for i in range(0, len(everything), size)]
-            if all(block[0] < size for block in blocks):
-                return [block[1:1 + block[0]] for block in blocks]
-        size = torch.tensor([len(data)])
-        sizes = torch.empty(self.size, dtype=torch.int64)
-        dist.all_gather_into_tensor(sizes, size, group=self._messages)
-        mine = torch.zeros(max(int(sizes.max()), 1), dtype=torch.uint8)
-        mine[:len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[:len(data)]
-        everything = torch.empty(self.size * len(mine), dtype=torch.uint8)
-        dist.all_gather_into_tensor(everything, mine, group=self._messages)
-        return [_bytes(part[:length]) for part, length in zip(everything.chunk(self.size), sizes.tolist())]
+        # What is short on all ranks, as most of it is, fits into a block of agree() with its length.
+        found = list(self.SHORT.iter_unpack(self._blocks(self.SHORT.pack(len(data), data))))
+        most = max(length for length, _ in found)
+        if most > self.SHORT.size - 8:
+            everything = self._blocks_over_gloo(data.ljust(most, b"\0"))
+            found = [(length, everything[rank * most:(rank + 1) * most]) for rank, (length, _) in enumerate(found)]
+        return [block[:length] for length, block in found]
+
+    def _blocks_over_gloo(self, block):
+        """The blocks of all ranks, which are of one size, one after the other."""
+        everything = torch.empty(self.size * len(block), dtype=torch.uint8)
+        dist.all_gather_into_tensor(everything, torch.frombuffer(bytearray(block), dtype=torch.uint8),
+                                    group=self._messages)
+        return ctypes.string_at(everything.data_ptr(), len(everything))
 
     def tell_all(self, data):
         """all_gather() that also works on a ring of one and after errors. Raises BrokenRing."""
@@ -171,16 +171,6 @@ class Ring:
 
     # ---- Calls ----
 
-    def plan(self, key, problem, chosen):
-        """A plan for CPU tensors: a known one or a new one, the latest last. Raises Refused."""
-        plan = self._plans.pop(key, None)
-        if plan is None:
-            plan = _library.Plan(_library.Problem(*problem), _library.choices(*chosen))
-            if len(self._plans) >= MOST_PLANS:
-                del self._plans[next(iter(self._plans))]
-        self._plans[key] = plan
-        return plan
-
     def cuda(self, device):
         """The ring on this rank's device; made, by all ranks together, when it is first asked for."""
         if self._cuda is None:
@@ -190,15 +180,14 @@ class Ring:
     def cuda_plan(self, key, device, *what):
         """A plan of CudaRing: a known one or a new one. Raises BrokenRing; and Refused, on all ranks, if one cannot have
         it."""
-        known = self.known_cuda_plan(key)
-        if known:
-            self._cuda.use(key)
-            return known
+        if self.known_plan(key):
+            return self._cuda.use(key)
         _free_rings_that_ended()
         return self.pass_(lambda: self.cuda(device).plan(key, *what))
 
-    def known_cuda_plan(self, key):
-        return self._cuda and self._cuda.known_plan(key)
+    def known_plan(self, key):
+        """One of the latest plans of CudaRing, or None."""
+        return self._cuda and self._cuda.plans.get(key)
 
     def cuda_memory(self):
         return self._cuda.held() if self._cuda else (0, 0)
@@ -248,11 +237,12 @@ class Ring:
         except RuntimeError:
             pass
 
-    def agree(self, call, digest, tokens, seed, refusal):
+    def agree(self, call, digest, tokens, seed, refusal, backward=False, draws=False):
         """What every rank says before a pass: returns the tokens of each shard and rank 0's seed.
 
         `call` are the arguments that must be equal everywhere, `digest` is digest_of(call); `refusal` says why this rank
-        cannot take part, or is empty. Raises Refused, on all ranks, where they differ or one refuses.
+        cannot take part, or is empty. Seeds must be equal unless each rank `draws` its own. Raises Refused, on all ranks,
+        where they differ or one refuses.
         """
         if self.broken:
             raise self._ended_before()
@@ -260,40 +250,39 @@ class Ring:
             if refusal:
                 raise Refused(refusal)
             return (tokens,), seed
-        own = self.CALL.pack(bool(refusal), digest, tokens, seed)
+        own = self.CALL.pack(bool(refusal), backward, digest, tokens, seed)
         everything = self._exchanged(own)
         if not refusal and everything == own * self.size:
             return (tokens,) * self.size, seed
-        calls = list(self.CALL.iter_unpack(everything))
-        if any(refused or theirs != digest for refused, theirs, *_ in calls):
-            self._disagree(call, refusal, calls)
-        return tuple(tokens for _, _, tokens, _ in calls), calls[0][3]
+        refused, backwards, digests, lengths, seeds = zip(*self.CALL.iter_unpack(everything))
+        said = list(zip(backwards, digests, (0,) * self.size if draws else seeds))
+        if any(refused) or said != [said[0]] * self.size:
+            shown = {"pass": "backward" if backward else "forward", **call}
+            if not draws and call:
+                shown["dropout_seed"] = seed
+            self._disagree(shown, refusal, refused, said)
+        return lengths, seeds[0]
 
     def _exchanged(self, block):
         """The blocks of all ranks, one after the other. Raises BrokenRing."""
         try:
-            if self._on_host:
-                return self._on_host(block)
-            everything = torch.empty(self.size * len(block), dtype=torch.uint8)
-            dist.all_gather_into_tensor(everything, torch.frombuffer(bytearray(block), dtype=torch.uint8),
-                                        group=self._messages)
-            return _bytes(everything)
+            return self._blocks(block)
         except RuntimeError as error:
             raise self._nobody_came(error) from None
         except KeyboardInterrupt:
             self._break("Ctrl-C")
             raise
 
-    def _disagree(self, call, refusal, calls):
-        """Raises Refused, by what the ranks say of their calls."""
+    def _disagree(self, call, refusal, refused, said):
+        """Raises Refused, by what the ranks tell of their calls; which ranks refuse, and what each said."""
         short = {name: shortened(str(value)) for name, value in call.items()}
         texts = [text.decode() for text in self.tell_all((refusal or json.dumps(short)).encode())]
         if refusal:
             raise Refused(refusal)
-        for rank, (refused, *_) in enumerate(calls):
-            if refused:
-                raise Refused(f"rank {rank} refuses the call: {texts[rank]}")
-        rank = next(rank for rank, (_, digest, *_) in enumerate(calls) if digest != calls[0][1])
+        if any(refused):
+            rank = refused.index(True)
+            raise Refused(f"rank {rank} refuses the call: {texts[rank]}")
+        rank = next(rank for rank, theirs in enumerate(said) if theirs != said[0])
         raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must make the "
                       "same call")
 
@@ -305,11 +294,6 @@ def digest_of(call):
 
 def shortened(text):
     return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} letters)"
-
-
-def _bytes(tensor):
-    """The bytes of a contiguous tensor of bytes."""
-    return ctypes.string_at(tensor.data_ptr(), len(tensor))
 
 
 def _difference(theirs, first):

@@ -79,22 +79,25 @@ def _innermost(events):
 
 
 def profile_of(trace, file):
-    """The Profile of a trace's JSON. What comes before the first and after the last attention or message is left out."""
+    """The Profile of a trace's JSON."""
     if not isinstance(trace, dict) or "traceEvents" not in trace:
         raise Refused(f"'{file}' has no traceEvents; give what export_chrome_trace() of torch.profiler has written")
     job = trace.get("distributedInfo") or {}
     rank, world = job.get("rank"), job.get("world_size")
     if not isinstance(rank, int) or not isinstance(world, int) or not 0 <= rank < world:
         raise Refused(f"'{file}' does not say which rank it is of (distributedInfo); profile after init_process_group()")
-    events = _counted(trace)
+    groups = [sorted(group["ranks"]) for group in job.get("pg_config") or [] if len(group.get("ranks") or []) > 1]
+    return profile_of_events([(kind, begin, end) for kind, _, begin, end in _counted(trace)], str(file), rank, world, groups)
+
+
+def profile_of_events(events, file, rank, world, groups=()):
+    """A Profile without what comes before the first and after the last attention or message."""
     if not any(kind in ATTENTION for kind, *_ in events):
         raise Refused(f"'{file}' has no attention among its {len(events)} events, by their names; profile steps that attend")
-    first = min(begin for kind, _, begin, _ in events if kind != "other")
-    last = max(end for kind, _, _, end in events if kind != "other")
-    groups = [sorted(group["ranks"]) for group in job.get("pg_config") or [] if len(group.get("ranks") or []) > 1]
-    return Profile(str(file), rank, world, groups, sorted(
-        ((kind, begin, end) for kind, _, begin, end in events if begin >= first and end <= last),
-        key=lambda event: event[1]))
+    first = min(begin for kind, begin, _ in events if kind != "other")
+    last = max(end for kind, _, end in events if kind != "other")
+    kept = [event for event in events if event[1] >= first and event[2] <= last]
+    return Profile(file, rank, world, groups, sorted(kept, key=lambda event: event[1]))
 
 
 def read(file):
@@ -157,7 +160,7 @@ def summary(rows):
             "balance": max(computes) * len(rows) / sum(computes)}
 
 
-def _aligned(lines):
+def aligned(lines):
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
@@ -167,7 +170,7 @@ def text(rows):
     lines = [["rank", *(f"{'attention ' * (name in ATTENTION)}{name} ms" for name in COLUMNS)]]
     lines += [[str(row["rank"]), *(f"{row[name] * 1e3:.4g}" for name in COLUMNS)] for row in rows]
     total = summary(rows)
-    return (f"{_aligned(lines)}\nBalance of compute, slowest rank over mean: {total['balance']:.3f}. "
+    return (f"{aligned(lines)}\nBalance of compute, slowest rank over mean: {total['balance']:.3f}. "
             f"From the first to the last event: {total['time'] * 1e3:.4g} ms")
 
 
@@ -182,7 +185,7 @@ def comparison(rows, predicted, passes=1):
         unit, scale = ("", 1) if name == "balance" else (" ms", 1e3)
         ratio = f"{value / measured[name]:.3f}" if measured[name] else "-"
         lines.append([name + unit, f"{measured[name] * scale:.4g}", f"{value * scale:.4g}", ratio])
-    return _aligned(lines)
+    return aligned(lines)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,7 @@ def _parser():
     add("--warm-up", type=float, default=0.5, metavar="SECONDS", help="before each case, sustained (0.5)")
     add("--time-limit", type=float, default=math.inf, metavar="SECONDS",
         help="stop after the round that is under way then, and keep what was measured")
-    add("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long a rank waits for another (300)")
     add("--output", type=pathlib.Path, metavar="FILE.h5", help="a record of all samples; needs h5py")
-    add("--overwrite", action="store_true", help="replace the record if it is there")
     add("--list", action="store_true", help="the systems, then end")
     return parser
 
@@ -69,7 +67,7 @@ def _checked(arguments):
     for name in arguments.systems:
         systems.check(name)
     arguments.repeats = whole_number(arguments.repeats, "--repeats")
-    for name in ("seconds", "warm_up", "time_limit", "timeout"):
+    for name in ("seconds", "warm_up", "time_limit"):
         if not getattr(arguments, name) >= 0:
             raise WrongUse(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be 0 or more")
     if arguments.device == "cuda" and not torch.cuda.is_available():
@@ -87,8 +85,8 @@ def _checked(arguments):
         if importlib.util.find_spec("h5py") is None:
             raise WrongUse("--output needs the Python package h5py, which is not here; install it (pip install h5py), or "
                            "leave --output out and read the table")
-        if arguments.output.exists() and not arguments.overwrite:
-            raise WrongUse(f"--output {arguments.output}: it is there already; --overwrite replaces it")
+        if arguments.output.exists():
+            raise WrongUse(f"--output {arguments.output}: it is there already; give another path")
         if not arguments.output.absolute().parent.is_dir():
             raise WrongUse(f"--output {arguments.output}: there is no folder {arguments.output.absolute().parent}")
     dtype = arguments.dtype or ("bf16" if device == "cuda" else "fp32")
@@ -169,7 +167,7 @@ def run(arguments, cases, world):
     protocols = ("burst", "sustained") if arguments.protocol == "both" else (arguments.protocol,)
     deadline, about, rows = Deadline(arguments.time_limit, world), report.provenance(world), []
     configuration = {name.replace("_", "-"): " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-                     for name, value in vars(arguments).items() if name not in ("list", "overwrite", "output")}
+                     for name, value in vars(arguments).items() if name not in ("list", "output")}
     for i, case in enumerate(cases):
         if deadline.is_over():
             _say(world, f"time is up: {', '.join(str(x.tokens // x.ranks) for x in cases[i:])} tokens per rank not timed")
@@ -220,7 +218,7 @@ def main():
         if speaks:
             print(systems.listing())
         return 0
-    connect(device, arguments.timeout)
+    connect(device)
     try:
         return run(arguments, cases, World(device))
     finally:

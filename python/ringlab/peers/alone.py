@@ -51,9 +51,9 @@ def _make(name, argument, case, world):
     if case.mask.documents and not found.takes_packing:
         raise Absent(f"{argument} kernels take no packed documents through PyTorch; fa2 and fa4 do")
     block = kernels.block_of(case.mask, world.device)
-    call = functools.partial(Captured, found=found, block=block) if world.device.type == "cuda" else Call
     return System(name, NAME, "alone", "contiguous", argument, positions(case, world, "contiguous"),
-                  lambda q, k, v: found.attend(q, k, v, block), call=call)
+                  lambda q, k, v: found.attend(q, k, v, block),
+                  call=functools.partial(Captured, found=found, block=block))
 
 
 FAMILY = Family("alone[:KERNELS]", "these kernels on one GPU, in CUDA graphs, pass by pass; fa4 if nothing is said", "fa4",

@@ -10,24 +10,20 @@ import torch
 import torch.nn.functional as F
 
 from ringlab.peers.world import Absent
-from ringlab.torch._op import accumulator
 
 aten = torch.ops.aten
 
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Documents of packed rows and keys: offsets are int32 on the device, 0 and the ends."""
+    """Packed documents: offsets are int32 on the device, 0 and the ends."""
 
-    row_offsets: torch.Tensor
-    key_offsets: torch.Tensor
-    longest_rows: int
-    longest_keys: int
+    offsets: torch.Tensor
+    longest: int
 
     @staticmethod
     def of(lengths, device):
-        offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
-        return Packing(offsets, offsets, max(lengths), max(lengths))
+        return Packing(torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device), max(lengths))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +93,7 @@ class Flash2(WithBackward):
     def _mask(self, q, k, block):
         packing, window = block.packing, {}
         sizes = (None, None, q.shape[1], k.shape[1]) if packing is None else (
-            packing.row_offsets, packing.key_offsets, packing.longest_rows, packing.longest_keys)
+            packing.offsets, packing.offsets, packing.longest, packing.longest)
         if block.window:
             window = {"window_size_left": block.window[0], "window_size_right": 0 if block.causal else block.window[1]}
         return sizes, block.causal and not window, {"scale": block.scale, **window}
@@ -119,46 +115,6 @@ class Flash2(WithBackward):
         return found if block.packing is None else [x.unsqueeze(0) for x in found]
 
 
-class FlashOnCpu(WithBackward):
-    """FlashAttention-2's algorithm for CPUs, as PyTorch has it: documents one by one, k and v repeated for the query heads."""
-
-    takes_packing, takes_window = True, False
-
-    def _parts(self, q, k, block):
-        """(rows, keys, options) of each document. Its last row sees all of its keys, however many rows it has."""
-        if block.packing is None:
-            return [(slice(None), slice(None), {"is_causal": block.causal})]
-        parts = []
-        rows, keys = block.packing.row_offsets.tolist(), block.packing.key_offsets.tolist()
-        for row, row_end, key, key_end in zip(rows, rows[1:], keys, keys[1:]):
-            hidden = torch.full((row_end - row, key_end - key), -torch.inf, dtype=q.dtype)
-            mask = hidden.triu_(1 + key_end - key - (row_end - row)) if block.causal else None
-            parts.append((slice(row, row_end), slice(key, key_end), {"attn_mask": mask}))
-        return parts
-
-    def forward(self, q, k, v, block):
-        group = q.shape[2] // k.shape[2]
-        q, k, v = (x.transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
-        o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
-        for rows, keys, options in self._parts(q, k, block):
-            o[:, :, rows], lse[:, :, rows] = aten._scaled_dot_product_flash_attention_for_cpu(
-                q[:, :, rows], k[:, :, keys], v[:, :, keys], 0.0, scale=block.scale, **options)
-        return o.transpose(1, 2), lse if block.packing is None else lse[0]
-
-    def backward(self, dout, q, k, v, o, lse, block):
-        group = q.shape[2] // k.shape[2]
-        k, v = (x.repeat_interleave(group, 2) for x in (k, v))
-        dout, q, k, v, o = (x.transpose(1, 2) for x in (dout, q, k, v, o))
-        lse = lse if block.packing is None else lse.unsqueeze(0)
-        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-        for rows, keys, options in self._parts(q, k, block):
-            dq[:, :, rows], dk[:, :, keys], dv[:, :, keys] = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                dout[:, :, rows], q[:, :, rows], k[:, :, keys], v[:, :, keys], o[:, :, rows], lse[:, :, rows], 0.0,
-                options.get("is_causal", False), attn_mask=options.get("attn_mask"), scale=block.scale)
-        dq, dk, dv = (x.transpose(1, 2) for x in (dq, dk, dv))
-        return [dq, *(x.unflatten(2, (-1, group)).sum(3) for x in (dk, dv))]
-
-
 class Flash4(WithBackward):
     """FlashAttention-4's CuTe kernels, which are compiled when a size is first asked for."""
 
@@ -174,8 +130,7 @@ class Flash4(WithBackward):
             mask.update(window_size_left=block.window[0], window_size_right=0 if block.causal else block.window[1])
         if block.packing is not None:
             p = block.packing
-            mask.update(cu_seqlens_q=p.row_offsets, cu_seqlens_k=p.key_offsets, max_seqlen_q=p.longest_rows,
-                        max_seqlen_k=p.longest_keys)
+            mask.update(cu_seqlens_q=p.offsets, cu_seqlens_k=p.offsets, max_seqlen_q=p.longest, max_seqlen_k=p.longest)
         return mask
 
     def forward(self, q, k, v, block):
@@ -193,7 +148,7 @@ class Flash4(WithBackward):
 
 
 NAMES = {"sdpa": "what scaled_dot_product_attention chooses", "cudnn": "cuDNN's, as PyTorch calls them (CUDA)",
-         "fa2": "FlashAttention-2's, as PyTorch has them for CUDA and CPU",
+         "fa2": "FlashAttention-2's, as PyTorch has them (CUDA)",
          "fa4": "FlashAttention-4's (CUDA; Python package flash-attn-4)"}
 
 
@@ -202,10 +157,10 @@ def find(name, device, case):
     on_cuda = device.type == "cuda"
     if name == "sdpa":
         kernels = Sdpa()
-    elif name == "fa2":
-        kernels = Flash2() if on_cuda else FlashOnCpu()
     elif not on_cuda:
         raise Absent(f"{name} kernels are for CUDA devices; start it on a machine that has one")
+    elif name == "fa2":
+        kernels = Flash2()
     elif name == "cudnn":
         if not torch.backends.cudnn.is_available():
             raise Absent("this PyTorch has no cuDNN; install a build for CUDA")
@@ -218,7 +173,7 @@ def find(name, device, case):
     if on_cuda and not case.is_narrow():
         raise Absent(f"{name} kernels do not compute in {case.dtype}; --dtype bf16 or fp16")
     if case.mask.window and not kernels.takes_window:
-        raise Absent(f"{name} kernels take no window ({case.mask.spec}) through PyTorch; fa2 and fa4 on CUDA do")
+        raise Absent(f"{name} kernels take no window ({case.mask.spec}) through PyTorch; fa2 and fa4 do")
     return kernels
 
 

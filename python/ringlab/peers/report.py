@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from ringlab import _library
+from ringlab import _library, kineto
 from ringlab.peers.case import Case
 from ringlab.peers.timing import PASSES, SECONDS
 
@@ -80,8 +80,7 @@ def table(rows, protocol, passes):
                            for cell in (f"{short[which]} ms", "TFLOP/s", "spread", "/ other")]]
     lines += [[row.name] + [cell for which in passes for cell in _cells(row, rows, protocol, which)]
               for row in rows if row.calls]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    text = [kineto.aligned(lines)]
     for which in passes:
         ours = _best([row for row in rows if row.family == "ringlab"], protocol, which)
         theirs = _best([row for row in rows if row.family != "ringlab"], protocol, which)

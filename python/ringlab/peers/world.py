@@ -17,9 +17,9 @@ def words(error):
     return line if isinstance(error, Absent) else f"{type(error).__name__}: {line}"
 
 
-def connect(device_type, timeout):
-    """Makes the group of all processes of torchrun. `timeout` in seconds: how long one waits for another."""
-    limit = datetime.timedelta(seconds=timeout)
+def connect(device_type):
+    """Makes the group of all processes of torchrun, which wait for each other five minutes at most."""
+    limit = datetime.timedelta(minutes=5)
     if device_type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("cpu:gloo,cuda:nccl", timeout=limit)

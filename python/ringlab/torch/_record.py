@@ -22,9 +22,7 @@ from ringlab import _library, _tables, kineto
 from ringlab._library import Refused
 from ringlab.torch import _ring
 
-# What ringlab.kineto takes for attention, other compute and messages of CPU ranks.
-NAMES = {"attend": "ringlab::attention {}", "other compute": "ringlab::compute", "send": "gloo:send",
-         "receive": "gloo:recv"}
+KINDS = {"other compute": "other", "send": "message", "receive": "message"}  # of an operation that is no attention
 
 active = None  # the recording that is going on in this process
 
@@ -34,7 +32,8 @@ class Recording:
 
     def __init__(self, path, machines, group, ranks):
         self.path, self.machines, self.group, self.ranks, self.text = path, machines, group, ranks, ""
-        self.passes = []  # ("forward" or "backward", events), in order; those of kernels come from the profile
+        # ("forward" or "backward", events as in kineto.Profile), in order; those of kernels come from the profile.
+        self.passes = []
         self.options = []  # of ringlab.predict(), each kind of attention once
 
     def refusal(self, q, group):
@@ -60,18 +59,15 @@ class Recording:
 
     def end(self, spans):
         """The latest pass has ended on CPU ranks."""
-        now = time.time_ns() / 1e3
-        which, events = self.passes[-1]
-        for span in spans:
-            activity = _library.ACTIVITIES[span.activity]
-            events.append({"cat": "cpu_op", "name": NAMES[activity].format(which), "tid": activity,
-                           "ts": now - span.begin * 1e6, "dur": (span.begin - span.end) * 1e6})
+        now, (which, events) = time.time(), self.passes[-1]
+        events += [(KINDS.get(_library.ACTIVITIES[span.activity], which), now - span.begin, now - span.end)
+                   for span in spans]
 
 
 def events_of_passes(trace):
     """For each pass of a profile, in order: the events on the GPU that calls within the pass's range caused."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    base = trace.get("baseTimeNanoseconds", 0) / 1e3
+    base = trace.get("baseTimeNanoseconds", 0) * 1e-9
     ranges = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
                     if event.get("cat") == "user_annotation"
                     and event["name"].startswith(("ringlab forward: ", "ringlab backward: ")))
@@ -85,8 +81,8 @@ def events_of_passes(trace):
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             which = pass_of_call.get(event.get("args", {}).get("correlation"))
             if which is not None:
-                found[which].append({"cat": event["cat"], "name": event["name"], "tid": event["tid"],
-                                     "ts": base + event["ts"], "dur": event["dur"]})
+                begin = base + event["ts"] * 1e-6
+                found[which].append((kineto.kind_of(event["name"]), begin, begin + event["dur"] * 1e-6))
     return found
 
 
@@ -98,10 +94,10 @@ def one_behind_the_other(ranks):
         everything = [event for events in passes for event in events]
         if not everything:
             continue
-        first = min(event["ts"] for event in everything)
+        first = min(begin for _, begin, _ in everything)
         for rank, events in zip(laid, passes):
-            rank += [{**event, "ts": event["ts"] - first + now} for event in events]
-        now += max(event["ts"] + event["dur"] for event in everything) - first
+            rank += [(kind, begin - first + now, end - first + now) for kind, begin, end in events]
+        now += max(end for *_, end in everything) - first
     return laid
 
 
@@ -121,10 +117,8 @@ def _write(recording, ranks):
         if backward not in (0, forward):
             raise Refused(f"the step has {forward} forward and {backward} backward passes; predictions are of as many "
                           "of each: leave out machines, or record a step without checkpointing")
-    profiles = [kineto.profile_of({
-        "distributedInfo": {"rank": rank, "world_size": len(ranks)},
-        "traceEvents": [{"ph": "X", "pid": rank, **event} for event in events]}, f"rank {rank}")
-        for rank, events in enumerate(one_behind_the_other(ranks))]
+    profiles = [kineto.profile_of_events(events, f"rank {rank}", rank, len(ranks))
+                for rank, events in enumerate(one_behind_the_other(ranks))]
     rows = kineto.shares(profiles)
     texts, predictions = [kineto.text(rows)], {}
     for machine in recording.machines:

@@ -1,6 +1,5 @@
 """python -m ringlab.peers as a user starts it."""
 
-import re
 import subprocess
 import sys
 
@@ -36,23 +35,3 @@ def test_two_processes(words, status, said):
         assert f"exitcode  : {status} " in done.stderr
     assert said in done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("peers: ") == (status == 2)  # one rank says it
-
-
-def test_kernels_alone_are_timed_in_one_process():
-    one = [word.replace("=2", "=1") for word in TORCHRUN]
-    done = run(*one, "--device", "cpu", "--systems", "alone:fa2", "alone:cudnn", "--passes", "forward", "backward", "--heads",
-               "4:2", "--head-dim", "8", "--tokens-per-rank", "32", "--mask", "causal+documents:20,12", "--seconds", "0.001",
-               "--warm-up", "0")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "\nalone:fa2 " in done.stdout and "not timed: alone:cudnn: cudnn kernels are for CUDA devices" in done.stdout
-
-
-def test_plans_for_new_packings_are_timed():
-    plans = [*TORCHRUN[:-1], "ringlab.peers.plans", "--device", "cpu", "--tokens-per-rank", "32", "--heads", "4:2",
-             "--head-dim", "8"]
-    done = run(*plans, "--documents", "5", "--plans", "3", "--steps", "2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.fullmatch(r"idle device: [1-9]\d* us a call", done.stdout.splitlines()[0])
-    assert "after 2 more steps, each with another packing" in done.stdout
-    done = run(*plans, "--documents", "65")
-    assert "plans: --documents is 65; 64 tokens have at most as many documents\n" in done.stderr

@@ -87,7 +87,8 @@ def profile_of(trace, file):
     if not isinstance(rank, int) or not isinstance(world, int) or not 0 <= rank < world:
         raise Refused(f"'{file}' does not say which rank it is of (distributedInfo); profile after init_process_group()")
     groups = [sorted(group["ranks"]) for group in job.get("pg_config") or [] if len(group.get("ranks") or []) > 1]
-    return profile_of_events([(kind, begin, end) for kind, _, begin, end in _counted(trace)], str(file), rank, world, groups)
+    events = [(kind, begin, end) for kind, _, begin, end in _counted(trace)]
+    return profile_of_events(events, str(file), rank, world, groups)
 
 
 def profile_of_events(events, file, rank, world, groups=()):

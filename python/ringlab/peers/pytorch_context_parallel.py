@@ -19,9 +19,9 @@ def _check(argument):
     choose("kernels of context-parallel", kernels, BACKENDS)
 
 
-def _probe(on_cuda=None):
+def _module(on_cuda):
     """PyTorch's module. Raises Absent."""
-    if not (torch.cuda.is_available() if on_cuda is None else on_cuda):
+    if not on_cuda:
         raise Absent("PyTorch's context_parallel has kernels for CUDA devices alone; start it on a machine that has one")
     try:
         from torch.distributed.tensor.experimental import _attention
@@ -33,7 +33,7 @@ def _probe(on_cuda=None):
 
 def _make(name, argument, case, world):
     rotation, kernels = argument.split("/")
-    attention = _probe(world.device.type == "cuda")
+    attention = _module(world.device.type == "cuda")
     if case.mask.window or case.mask.documents:
         raise Absent(f"PyTorch's context_parallel takes no mask {case.mask.spec} but full and causal")
     if not case.is_narrow():
@@ -64,5 +64,4 @@ def _make(name, argument, case, world):
 
 FAMILY = Family("context-parallel[:ROTATION/KERNELS]", "torch.distributed.tensor.experimental.context_parallel "
                 "(CUDA); rotations allgather (if nothing is said)\nand alltoall, kernels cudnn (if nothing is said) and "
-                "fa2; k and v are repeated for the query heads", "allgather/cudnn", _check, _make,
-                _probe)
+                "fa2; k and v are repeated for the query heads", "allgather/cudnn", _check, _make)

@@ -88,4 +88,4 @@ def _make(name, argument, case, world):
 
 FAMILY = Family("ring-flash-attention[:RING/KERNELS]", "the package ring-flash-attn (CUDA); rings contiguous and "
                 "zigzag (if nothing is said),\nkernels fa2 (if nothing is said), cudnn and fa4", "zigzag/fa2", _check,
-                _make, _package)
+                _make)

@@ -9,7 +9,7 @@ import torch
 
 import ringlab
 from ringlab.peers import kernels
-from ringlab.peers.case import Case, Mask, WrongUse
+from ringlab.peers.case import WrongUse
 from ringlab.peers.timing import Call
 from ringlab.peers.world import Absent
 
@@ -32,15 +32,13 @@ class System:
 @dataclasses.dataclass(frozen=True)
 class Family:
     """usage: how it is typed. check: raises WrongUse for an argument that is none. make: (argument, case, world) ->
-    System, raises Absent; what both get is `default` where no argument is given. probe: raises Absent where the system is
-    not here, whatever the case."""
+    System, raises Absent; what both get is `default` where no argument is given."""
 
     usage: str
     help: str
     default: str
     check: Callable
     make: Callable
-    probe: Callable = lambda: None
 
 
 def choose(what, name, names):
@@ -96,20 +94,8 @@ def make(name, case, world):
 
 def listing():
     """Lines for --list."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    usual = Case(Mask.of("causal"), 1, 1, 1, 1, 1, 1, "bf16")
     lines = ["systems"]
     for family in families().values():
-        lines += [f"  {family.usage}", *(f"      {line}" for line in family.help.splitlines()), *_not_here(family.probe)]
-    lines += ["kernels (KERNELS above)"]
-    for name, text in kernels.NAMES.items():
-        lines += [f"  {name:6} {text}", *_not_here(lambda: kernels.find(name, device, usual))]
+        lines += [f"  {family.usage}", *(f"      {line}" for line in family.help.splitlines())]
+    lines += ["kernels (KERNELS above)", *(f"  {name:6} {text}" for name, text in kernels.NAMES.items())]
     return "\n".join(lines)
-
-
-def _not_here(probe):
-    try:
-        probe()
-    except Absent as reason:
-        return [f"      not here: {reason}"]
-    return []

@@ -70,8 +70,8 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     Raises Refused, on every rank, where an argument is wrong or ranks differ in one, and the process may go on; raises
     BrokenRing where a rank is gone or silent for longer than the time-out of connect().
     """
-    # Nobody looks again at the arguments of a call like an earlier one. After other work of the host, when no code is in the
-    # caches, that would take as long as the rest of the call.
+    # Nobody looks again at the arguments of a call like an earlier one. After other work of the host, when no code is in
+    # the caches, that would take as long as the rest of the call.
     key, given = None, (q, k, v)
     if (dropout_seed is None and type(dropout) is float and type(deterministic) is bool and type(scale) in _NUMBER
             and type(soft_cap) in _NUMBER and not _op.are_seen_by_others(q, k, v, sinks, cu_seqlens)):

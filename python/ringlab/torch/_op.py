@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringlab import _cuda, _library
-from ringlab._library import BrokenRing, Refused
+from ringlab._library import Refused
 from ringlab.torch import _record
 from ringlab.torch._ring import contents_of_files, digest_of, ring_of, shortened
 from ringlab.torch._split_heads import PLAIN
@@ -235,9 +235,10 @@ class _Call:
         refusal = kind.refusal or self._refusal(backward, q, sinks)
         no_memory = None
         while True:
-            # All memory before ranks agree: afterwards, the others have begun the pass.
+            # All memory before ranks agree: afterwards, the others have begun the pass. Whether the plan is known must be
+            # the same on all ranks: it does not depend on what this process remembers besides.
             scratch = None
-            known_plan = ring.known_plan((kind.digest, kind.lengths)) if kind.on_cuda else None
+            known_plan = ring.known_plan((kind.digest, (kind.tokens,) * ring.size)) if kind.on_cuda else None
             try:
                 if not refusal and self.results is None:
                     self.results, own_sinks = results(self._suited), self._sinks(sinks)
@@ -335,8 +336,9 @@ def _label(which, kind, ring):
 def _forward(kind, q, k, v, sinks, seed):
     """o, lse, o before it was rounded where it is, and the seed that dropout had."""
     def results(_):
-        o = q.new_empty(*q.shape[:3], v.shape[3])
-        return o, torch.empty_like(o, dtype=kind.accumulator), q.new_empty(q.shape[:3], dtype=kind.accumulator)
+        rows = q.shape[:3]
+        o = q.new_empty((*rows, v.shape[3]))
+        return o, torch.empty_like(o, dtype=kind.accumulator), q.new_empty(rows, dtype=kind.accumulator)
 
     ring = ring_of(kind.group)
     with _label("forward", kind, ring), ring.lock:
@@ -351,7 +353,8 @@ def _backward(kind, dout, q, k, v, sinks, seed, o, lse):
     def results(suited):
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         dsinks = None if sinks is None else q.new_empty(q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
-        return suited(dout.to(q.dtype)), o.contiguous(), lse.contiguous(), dq, dk, dv, dsinks
+        own = suited(dout if dout.dtype == q.dtype else dout.to(q.dtype))
+        return own, o.contiguous(), lse.contiguous(), dq, dk, dv, dsinks
 
     ring = ring_of(kind.group)
     with _label("backward", kind, ring), ring.lock:

@@ -1,7 +1,6 @@
 """What ringlab.kineto reads from profiles of a ring over gloo."""
 
 import gzip
-import json
 import pathlib
 import re
 

@@ -1,6 +1,5 @@
 """python -m ringlab.peers on two gloo processes: what it times is right, and how it times it."""
 
-import contextlib
 import importlib.util
 import math
 import re

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import ringlab
-from ringlab.torch import positions, ring_attention, shard, unshard
+from ringlab.torch import positions, ring_attention, shard
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 import ringlab.transformers  # noqa: E402

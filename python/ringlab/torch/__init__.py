@@ -79,7 +79,7 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
                          schedule, scale, soft_cap, dropout, deterministic)
         kind = _op.known(key)
         if kind is not None and not torch.is_autocast_enabled(kind.device.type):
-            o, lse = _op.attend(kind, q, k, v, sinks, int(_seed(dropout, None)))
+            o, lse = _op.attend(kind, q, k, v, sinks, int(_seed(dropout, None)) if dropout else 0)
             return (o, lse.detach()) if return_lse else o
     try:
         q, k, v, sinks, split_again = _split_heads.local_heads(q, k, v, sinks, group)

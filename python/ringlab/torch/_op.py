@@ -373,7 +373,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seql
                deterministic: bool, own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What _forward() gives; the third is empty where there is none."""
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
-    o, lse, exact, seed = _forward(_kind_of(q, k, v, sinks, cu_seqlens, named), q, k, v, sinks, int(seed))
+    kind = _kind_of(q, k, v, sinks, cu_seqlens, named)
+    o, lse, exact, seed = _forward(kind, q, k, v, sinks, int(seed) if dropout else 0)
     return o, lse, lse.new_empty(0) if exact is None else exact, torch.tensor([seed])
 
 
@@ -395,7 +396,7 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Op
                         deterministic: bool, own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
     kind = _kind_of(q, k, v, sinks, cu_seqlens, named)
-    dq, dk, dv, dsinks = _backward(kind, dout, q, k, v, sinks, int(seed), o, lse)
+    dq, dk, dv, dsinks = _backward(kind, dout, q, k, v, sinks, int(seed) if dropout else 0, o, lse)
     return dq, dk, dv, q.new_empty(0) if dsinks is None else dsinks
 
 
@@ -478,4 +479,4 @@ def attend_anew(q, k, v, sinks, cu_seqlens, seed, named):
     if are_seen_by_others(q, k, v, sinks, cu_seqlens, seed):
         return *attention(q, k, v, sinks, cu_seqlens, seed, *named)[:2], None
     kind = _kind_of(q, k, v, sinks, cu_seqlens, named)
-    return *attend(kind, q, k, v, sinks, int(seed)), kind
+    return *attend(kind, q, k, v, sinks, int(seed) if kind.dropout else 0), kind

@@ -38,17 +38,6 @@ def test_a_rank_that_cannot_open_the_memory_sends_all_to_gloo(monkeypatch):
     calls_are_agreed_on(ring, group)
 
 
-def test_every_rank_gets_the_blocks_of_all():
-    ring, _ = ring_of_a_new_group()
-    size = ring.CALL.size
-    for number in range(100):
-        blocks = ring._on_host(bytes([ring.rank, number]) + bytes(size - 2))
-        assert [blocks[rank * size:rank * size + 2] for rank in range(ring.size)] == [
-            bytes([rank, number]) for rank in range(ring.size)]
-    with pytest.raises(ValueError, match=f"a block has 3 bytes; it must have {size}"):
-        ring._on_host(b"abc")
-
-
 def test_memory_that_one_rank_lacks_is_refused_by_all_and_they_stay_in_step(monkeypatch):
     q, k, v = (shard(x).requires_grad_() for x in random_tensors()[:3])
     expected, made = ring_attention(q, k, v), torch.empty_like

@@ -471,7 +471,10 @@ def attend(kind, q, k, v, sinks, seed):
 def are_seen_by_others(*tensors):
     """Whether somebody else than autograd sees operators on these tensors: a compiler, a mode, a class of their own."""
     return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-            or not all(x is None or type(x) in PLAIN for x in tensors))
+            or not _SEEN_BY_NOBODY.issuperset(map(type, tensors)))
+
+
+_SEEN_BY_NOBODY = {*PLAIN, type(None)}
 
 
 def attend_anew(q, k, v, sinks, cu_seqlens, seed, named):

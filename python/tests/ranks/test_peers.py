@@ -13,6 +13,7 @@ from ringlab.peers import __main__ as peers
 from ringlab.peers import judge, kernels, report, systems, timing
 from ringlab.peers.case import Case, Mask, WrongUse
 from ringlab.peers.world import World
+from ringlab.torch import ring_attention
 
 # Of dense.MASKS, those whose rows see one range of keys, with the names that are written alike.
 MASKS = {name: dense.MASKS[name] for name in ("full", "causal", "window", "documents")}
@@ -109,22 +110,15 @@ def test_ulysses_moves_heads_and_tokens_where_they_belong():
 def test_a_wrong_system_is_named_and_not_timed(dtype, world, monkeypatch, capsys):
     """One that sees one key too many, one without gradients of half its heads, and one that fails on one rank."""
     def sees_too_much(q, k, v):
-        seen = torch.ones(64, 64, dtype=torch.bool).tril(1)
-        return _whole(lambda *x: torch.nn.functional.scaled_dot_product_attention(*x, attn_mask=seen), q, k, v)
+        return ring_attention(q, k, v, mask="window:64,1", layout="contiguous")
 
     def forgets_a_gradient(q, k, v):
-        half = torch.cat([k[:, :, :1], k[:, :, 1:].detach()], 2)
-        return _whole(lambda *x: torch.nn.functional.scaled_dot_product_attention(*x, is_causal=True), q, half, v)
+        return ring_attention(q, torch.cat([k[:, :, :1], k[:, :, 1:].detach()], 2), v, layout="contiguous")
 
     def fails(q, k, v):
         if dist.get_rank() == 1:
             raise NotImplementedError("no such kernel\nand more")
         return q + 0 * (k.sum() + v.sum())
-
-    def _whole(attend, q, k, v):
-        from ringlab.peers.ulysses import to_heads, to_tokens
-        heads = [x.transpose(1, 2) for x in to_heads((q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2)), 2)]
-        return to_tokens(attend(*heads).transpose(1, 2), 2)
 
     bad = {"ulysses:sdpa": sees_too_much, "ulysses:fa2": forgets_a_gradient, "ulysses:fa4": fails}
     make = systems.make

@@ -1,149 +1,149 @@
-#include "layouts/plan/planner.hpp"
+#include "layouts/plan/plan.hpp"
+
+#include "layouts/plan/plan_pricer.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
-#include <tuple>
 
 namespace ringlab::layouts {
 
+const PlanPrices& default_plan_prices() {
+    static const PlanPrices prices{.passes = {PassPrices{.pair = 5.0917e-11,
+                                                         .row = 2.1357e-08,
+                                                         .piece = 6.0188e-07,
+                                                         .again = 9.0657e-09,
+                                                         .owner = 1.0081e-05,
+                                                         .visit = 1.6152e-08,
+                                                         .key = 6.6702e-09,
+                                                         .inside = {.key = 1.0530e-08},
+                                                         .between = {.key = 8.5333e-08},
+                                                         .tile_rows = 128,
+                                                         .cut = 4.4297e-01},
+                                              PassPrices{.pair = 1.3650e-10,
+                                                         .row = 2.9730e-08,
+                                                         .piece = 8.4359e-07,
+                                                         .owner = 2.9539e-05,
+                                                         .key = 5.4754e-09,
+                                                         .sum = 7.1164e-06,
+                                                         .sum_key = 6.4044e-09,
+                                                         .inside = {.key = 1.0530e-08, .gradient = 2.1059e-08},
+                                                         .between = {.key = 8.5333e-08, .gradient = 1.7067e-07},
+                                                         .tile_rows = 64,
+                                                         .cut = 5.0882e-01}},
+                                   .ranks_per_host = 8,
+                                   .tile = 128,
+                                   .crosses_once = true};
+    return prices;
+}
+
+PlanPrices for_whole_blocks(PlanPrices prices) {
+    prices.whole_blocks = true;
+    prices.crosses_once = false;
+    // All keys are in one launch, which reads a tile of rows once.
+    for (auto& pass : prices.passes) pass.again = pass.visit = pass.owner = 0;
+    return prices;
+}
+
+std::string text_of(const PlanPrices& prices) {
+    std::string text =
+        fmt::format("ranks_per_host = {}\ntile = {}\ncrosses_once = {}\nwhole_blocks = {}\nmost_gathered = {}\n",
+                    prices.ranks_per_host, prices.tile, prices.crosses_once, prices.whole_blocks, prices.most_gathered);
+    for (const auto pass : {Pass::forward, Pass::backward}) {
+        const auto& p = prices.passes[static_cast<std::size_t>(pass)];
+        const auto add = [&](const char* name, const auto& value) {
+            text += fmt::format("{}.{} = {}\n", to_string(pass), name, value);
+        };
+        add("pair", p.pair);
+        add("row", p.row);
+        add("piece", p.piece);
+        add("again", p.again);
+        add("owner", p.owner);
+        add("visit", p.visit);
+        add("key", p.key);
+        add("sum", p.sum);
+        add("sum_key", p.sum_key);
+        add("inside.key", p.inside.key);
+        add("inside.gradient", p.inside.gradient);
+        add("between.key", p.between.key);
+        add("between.gradient", p.between.gradient);
+        add("tile_rows", p.tile_rows);
+        add("cut", p.cut);
+    }
+    return text;
+}
+
 namespace {
 
-/// The price of a plan, which is out of all proportion if there is not the memory for it.
-double price_within_memory(const PlanCost& cost, const PlanPrices& prices) {
-    constexpr double too_much = 1e6;  // seconds
-    const bool fits = prices.most_gathered == 0 || cost.most_gathered <= prices.most_gathered;
-    return cost.total() + (fits ? 0 : too_much);
-}
-
-/// Those of the layouts that divide the mask's tokens.
-std::vector<Layout> simple_layouts(const std::vector<std::string>& names, const Mask& mask, int ranks) {
-    std::vector<Layout> layouts;
-    for (const auto& name : names)
-        if (mask.tokens() % layout_granularity(name, ranks) == 0) layouts.push_back(make_layout(name, mask, ranks));
-    return layouts;
-}
-
-/// Equal chunks, because cuts cause no messages where whole blocks move. The layouts with few cuts need fewer blocks.
-Layout plan_of_whole_blocks(const Mask& mask, int ranks, const PlanPrices& prices) {
-    const auto layouts = simple_layouts({"balanced", "zigzag", "contiguous"}, mask, ranks);
-    return *std::ranges::min_element(layouts, {}, [&](const Layout& layout) {
-        return price_within_memory(plan_cost(layout, mask, prices), prices);
-    });
+/// Rows of a segment and all keys that they see; empty if they see nothing.
+Interval reach(const MaskSegment& segment) {
+    Interval all{segment.rows.begin, segment.rows.begin};
+    for (const auto row : {segment.rows.begin, segment.rows.end - 1}) {
+        const auto keys = segment.at(row);
+        if (keys == RowKeys{}) continue;
+        all = {std::min({all.begin, segment.rows.begin, keys.first()}),
+               std::max({all.end, segment.rows.end, keys.end})};
+    }
+    return all;
 }
 
 }  // namespace
 
-Pieces Planner::plan() const {
-    auto [best, least] = best_of_wholes();
-    const auto take = [&](Pieces pieces) {
-        auto cost = price_of(pieces);
-        if (const auto price = price_within_memory(cost, prices_); price < least) {
-            least = price;
-            best = std::move(pieces);
-        }
-        return cost;
+std::vector<PlanPart> plan_parts(const Mask& mask) {
+    std::vector<Interval> reaches;
+    for (const auto& segment : mask.segments())
+        if (const auto all = reach(segment); all.size() > 0) reaches.push_back(all);
+    std::ranges::sort(reaches, {}, &Interval::begin);
+    std::vector<Interval> intervals;
+    const auto add = [&](Interval interval) {
+        if (interval.size() > 0) intervals.push_back(interval);
     };
-    if (!is_large()) {
-        for (const auto& d : all_orders()) take(cut(d, 1));
-        for (const auto& layout : simple_layouts({"zigzag", "contiguous"}, mask_, static_cast<int>(ranks_)))
-            take(pieces_of(layout, parts_));
-    }
-    const auto improve = [&](Draft d) {
-        for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
-            even_out(d);
-            // In one band the first rank of a causal part sees no keys of others. That is cheaper if launches cost
-            // more than pairs.
-            if (round == 0 && !is_large()) take(cut(d, 1));
-            const auto cost = take(cut(d, most_bands));
-            // What the model does not see: tiles, launches for keys of other ranks, sums of gradients. A third of it,
-            // because an exchange changes it.
-            const auto model = work_of(d);
-            for (std::size_t rank = 0; rank < ranks_; ++rank) d.seconds[rank] += (cost.work[rank] - model[rank]) / 3;
+    Interval open{0, 0};
+    for (const auto& next : reaches) {
+        if (next.begin < open.end) {
+            open.end = std::max(open.end, next.end);
+            continue;
         }
-    };
-    // The limit of a rank's work, relative to the least that is possible. A higher limit lets long parts stay on
-    // fewer ranks, which saves traffic.
-    const auto least_work = least_that_fits();
-    for (const double over :
-         is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
-        if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
-        improve(draft(over * least_work, over == 1));
+        add(open);
+        add({open.end, next.begin});
+        open = next;
     }
-    return best;
-}
+    add(open);
+    add({open.end, mask.tokens()});
 
-std::vector<std::vector<Run>> Planner::shards(Pieces pieces) const {
-    std::vector<std::vector<Run>> shards;
-    for (const auto& of_rank : place_pieces(pieces, static_cast<int>(ranks_), grain_)) {
-        auto& runs = shards.emplace_back();
-        for (const auto* piece : of_rank)
-            if (!runs.empty() && runs.back().last() + 1 == piece->tokens.begin)
-                runs.back().count += piece->tokens.size();
-            else
-                runs.push_back({piece->tokens.begin, 1, piece->tokens.size()});
+    const Run everything{0, 1, mask.tokens()};
+    const KeyCounter keys({&everything, 1});
+    std::vector<PlanPart> parts;
+    for (const auto& interval : intervals) {
+        const Run rows{interval.begin, 1, interval.size()};
+        parts.push_back({interval, static_cast<double>(visible_pairs(mask, {&rows, 1}, keys))});
     }
-    return shards;
+    return parts;
 }
 
-PlanCost Planner::price_of(Pieces& pieces) const {
-    place_pieces(pieces, static_cast<int>(ranks_), grain_);
-    return pricer_.cost(pieces, static_cast<int>(ranks_));
+PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {
+    const auto parts = plan_parts(mask);
+    auto pieces = pieces_of(layout, parts);
+    return PlanPricer(mask, parts, prices, layout.ranks()).cost(pieces, layout.ranks());
 }
 
-std::pair<Pieces, double> Planner::best_of_wholes() const {
-    constexpr double most_plans = 100000;
-    std::pair<Pieces, double> best{{}, std::numeric_limits<double>::infinity()};
-    if (std::pow(static_cast<double>(ranks_), static_cast<double>(parts_.size())) > most_plans) return best;
-    std::vector<std::int64_t> room(ranks_, share_);
-    Pieces pieces(parts_.size());
-    const auto extend = [&](auto self, std::size_t part) -> void {
-        if (part == parts_.size()) {
-            const auto price = price_of(pieces).total();
-            if (price < best.second) best = {pieces, price};
-            return;
-        }
-        for (std::size_t rank = 0; rank < ranks_; ++rank) {
-            if (room[rank] < length(part)) continue;
-            pieces[part] = {{parts_[part].tokens, static_cast<int>(rank)}};
-            room[rank] -= length(part);
-            self(self, part + 1);
-            room[rank] += length(part);
-        }
-    };
-    extend(extend, 0);
-    return best;
+namespace {
+
+Layout planned(const std::string& machine, const Mask& mask, int ranks) {
+    require(
+        machine.empty(),
+        "layout planned:{0} is for the prices of machine {0}, which experiments read alone; planned by itself is for "
+        "H200 in hosts of eight",
+        machine);
+    auto prices = default_plan_prices();
+    prices.crosses_once = ranks > prices.ranks_per_host;  // inside one host `seen` has a launch for each rank
+    return planned_layout(mask, ranks, prices);
 }
 
-std::vector<Draft> Planner::all_orders() const {
-    constexpr std::size_t most_parts = 5;
-    std::vector<Draft> drafts;
-    if (parts_.size() > most_parts) return drafts;
-    Draft d;
-    d.room.assign(ranks_, share_);
-    d.chain.resize(parts_.size());
-    std::iota(d.chain.begin(), d.chain.end(), std::size_t{0});
-    do drafts.push_back(d);
-    while (std::ranges::next_permutation(d.chain).found);
-    return drafts;
-}
+const LayoutRegistration registered_planned(
+    "planned", "planned[:MACHINE]",
+    "documents shorter than a rank's share stay whole, longer ones are spread so that "
+    "work and traffic cost least on MACHINE",
+    {"planned"}, {[](const std::string&, int ranks) -> std::int64_t { return ranks; }, {}, planned});
 
-Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name) {
-    require(ranks > 0 && mask.tokens() % ranks == 0,
-            "{} tokens do not divide into layout {} over {} ranks: every rank owns as many", mask.tokens(), name,
-            ranks);
-    require(prices.ranks_per_host > 0 && prices.tile > 0,
-            "prices of layout {} are of {} ranks per host and tiles of {}", name, prices.ranks_per_host, prices.tile);
-    std::vector<std::vector<Run>> shards;
-    if (prices.whole_blocks) {
-        const auto layout = plan_of_whole_blocks(mask, ranks, prices);
-        for (int rank = 0; rank < ranks; ++rank)
-            shards.emplace_back(layout.shard(rank).begin(), layout.shard(rank).end());
-    } else {
-        const Planner planner(mask, ranks, prices);
-        shards = planner.shards(planner.plan());
-    }
-    return {std::move(name), mask.tokens(), std::move(shards)};
-}
+}  // namespace
 
 }  // namespace ringlab::layouts

@@ -48,8 +48,8 @@ struct PlanPrices {
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
     std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
     /// A key that several ranks of a host see crosses the network once, to the rank with its owner's number in that
-    /// host, which passes it on. A rank attends to the keys of each host in one launch. Without this, it has a launch for
-    /// each other rank.
+    /// host, which passes it on. A rank attends to the keys of each host in one launch. Without this, it has a launch
+    /// for each other rank.
     bool crosses_once = false;
     /// A rank gets all keys of another rank if it sees one of them, and attends to all in one launch: schedule `pull`.
     /// Further cuts then cause no further messages or launches.

@@ -1,7 +1,7 @@
 #include "layouts/plan/plan.hpp"
 
 #include "layouts/layouts/visible_pairs.hpp"
-#include "layouts/plan/plan_pieces.hpp"
+#include "layouts/plan/plan_pricer.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

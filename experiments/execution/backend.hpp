@@ -145,7 +145,7 @@ layouts::Registry<BackendFactory>& backends();
 /// A namespace-scope object of this type makes a backend known by name.
 struct BackendRegistration {
     BackendRegistration(const std::string& name, std::string help, BackendFactory factory) {
-        backends().add(name, {name, std::move(help), std::move(factory)});
+        backends().add({name, std::move(help), std::move(factory)});
     }
 };
 

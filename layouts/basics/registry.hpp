@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace ringlab::layouts {
@@ -24,13 +26,12 @@ struct Spec {
 };
 
 /// Named factories of one kind ("layout", "mask", "schedule"). A source file registers its factory at start-up through
-/// a constant at namespace scope (LayoutRegistration, MaskRegistration, ScheduleRegistration), so a new one needs no
-/// edit elsewhere.
+/// a constant at namespace scope (Registration), so a new one needs no edit elsewhere.
 template <class Factory>
 class Registry {
 public:
     struct Entry {
-        std::string usage;  ///< how to type it, for --help: "striped[:WIDTH]"
+        std::string usage;  ///< its name and how to type it, for --help: "striped[:WIDTH]"
         std::string help;   ///< one line
         Factory factory;
         /// Specs to try it with, over a few tokens on up to eight ranks, for suites that run over all that is
@@ -40,7 +41,10 @@ public:
 
     explicit Registry(std::string kind) : kind_(std::move(kind)) {}
 
-    void add(std::string name, Entry entry) { entries_.emplace(std::move(name), std::move(entry)); }
+    void add(Entry entry) {
+        auto name = entry.usage.substr(0, entry.usage.find_first_of(":["));
+        entries_.emplace(std::move(name), std::move(entry));
+    }
 
     /// The entry of `name`. Throws Error that suggests a similar name, and lists the known ones, if there is none.
     const Entry& find(const std::string& name) const {
@@ -51,12 +55,14 @@ public:
         throw Error(unknown_name(kind_, name, known));
     }
 
-    /// The entry for a spec such as "striped:16". Throws Error as find() does, and also if nothing follows the colon,
-    /// which would otherwise silently mean the default.
-    const Entry& find_spec(std::string_view text) const {
-        const auto& entry = find(Spec::parse(text).name);
+    /// The factory for a spec such as "striped:16", and its arguments. Throws Error as find() does, for arguments of a
+    /// name that takes none, and if nothing follows the colon, which would otherwise silently mean the default.
+    std::pair<const Factory&, std::string> find_spec(std::string_view text) const {
+        auto [name, arguments] = Spec::parse(text);
+        const auto& entry = find(name);
         require(!text.ends_with(':'), "{} '{}' has nothing after its colon; write it as {}", kind_, text, entry.usage);
-        return entry;
+        require(arguments.empty() || entry.usage != name, "{} {} takes no arguments, got '{}'", kind_, name, arguments);
+        return {entry.factory, std::move(arguments)};
     }
 
     const std::map<std::string, Entry>& entries() const { return entries_; }
@@ -64,6 +70,14 @@ public:
 private:
     std::string kind_;
     std::map<std::string, Entry> entries_;
+};
+
+/// A namespace-scope object of this type adds an entry to the registry that a function such as layouts() returns. All
+/// tests of its kind run over the entry's examples.
+template <auto registry>
+struct Registration {
+    using Entry = typename std::remove_reference_t<decltype(registry())>::Entry;
+    explicit Registration(Entry entry) { registry().add(std::move(entry)); }
 };
 
 /// Parses a whole number, with the suffixes of whole_number(). Throws Error that names `what` and quotes the text if it

@@ -123,8 +123,8 @@ std::int64_t layout_granularity(const std::string& spec, int ranks) {
     constexpr int most_ranks = 1 << 20;
     require(ranks > 0 && ranks <= most_ranks, "ranks is {}; a layout spreads tokens over 1 to {} ranks", ranks,
             most_ranks);
-    const auto& entry = layouts().find_spec(spec);
-    return entry.factory.granularity(Spec::parse(spec).arguments, ranks);
+    const auto [factory, arguments] = layouts().find_spec(spec);
+    return factory.granularity ? factory.granularity(arguments, ranks) : ranks;
 }
 
 namespace {
@@ -136,12 +136,10 @@ Layout make_layout_of(const std::string& spec, std::int64_t tokens, const Mask* 
     require(tokens % granularity == 0,
             "{} tokens do not divide into layout {} over {} ranks: they must be a multiple of {}; pad them to {}",
             tokens, spec, ranks, granularity, (tokens + granularity - 1) / granularity * granularity);
-    const auto parsed = Spec::parse(spec);
-    const auto& factory = layouts().find(parsed.name).factory;
+    const auto [factory, arguments] = layouts().find_spec(spec);
     require(factory.make || mask,
             "layout {} follows the mask, and none is given; give that of the attention, as causal", spec);
-    auto layout =
-        factory.make ? factory.make(parsed.arguments, tokens, ranks) : factory.make_for(parsed.arguments, *mask, ranks);
+    auto layout = factory.make ? factory.make(arguments, tokens, ranks) : factory.make_for(arguments, *mask, ranks);
     require(layout.ranks() == ranks, "layout {} has {} ranks, asked for {}", spec, layout.ranks(), ranks);
     return layout;
 }

@@ -104,22 +104,17 @@ std::int64_t cache_begin(std::span<const std::int64_t> lengths, std::int64_t app
 
 /// What makes a layout of one name, from the arguments that a user typed after its colon.
 struct LayoutFactory {
-    /// See layout_granularity(). Called before `make`, so it also refuses arguments that are wrong.
-    std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;
     /// `tokens` is a multiple of the granularity.
-    std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make;
+    std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make = {};
     /// Given instead of `make` by a layout that depends on the mask.
     std::function<Layout(const std::string& arguments, const Mask& mask, int ranks)> make_for = {};
+    /// See layout_granularity(); the number of ranks if not given. Called before `make`, so it also refuses arguments
+    /// that are wrong.
+    std::function<std::int64_t(const std::string& arguments, int ranks)> granularity = {};
 };
 Registry<LayoutFactory>& layouts();
 
-/// A namespace-scope object of this type makes a layout known by name. All tests of layouts run over the examples,
-/// which a layout that reads a file cannot give.
-struct LayoutRegistration {
-    LayoutRegistration(std::string name, std::string usage, std::string help, std::vector<std::string> examples,
-                       LayoutFactory factory) {
-        layouts().add(std::move(name), {std::move(usage), std::move(help), std::move(factory), std::move(examples)});
-    }
-};
+/// Makes a layout known by name. One that reads a file can give no examples.
+using LayoutRegistration = Registration<layouts>;
 
 }  // namespace ringlab::layouts

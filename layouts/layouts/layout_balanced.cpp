@@ -136,10 +136,12 @@ std::int64_t granularity_of_balanced(const std::string& arguments, int ranks) {
     return each * ranks;
 }
 
-const LayoutRegistration registered_balanced("balanced", "balanced[:CHUNKS]",
-                                             "each rank owns CHUNKS chunks (16), chosen so that the rows of all ranks "
-                                             "have about as many visible pairs under the mask",
-                                             {"balanced:3"}, {granularity_of_balanced, {}, balanced});
+const LayoutRegistration registered_balanced(
+    {"balanced[:CHUNKS]",
+     "each rank owns CHUNKS chunks (16), chosen so that the rows of all ranks have about as many visible pairs under "
+     "the mask",
+     {.make_for = balanced, .granularity = granularity_of_balanced},
+     {"balanced:3"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

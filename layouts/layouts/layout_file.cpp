@@ -50,8 +50,9 @@ std::int64_t granularity_of_file(const std::string& arguments, int ranks) {
     return ranks;
 }
 
-const LayoutRegistration registered_file("file", "file:PATH", "any permutation of the tokens, from a text file", {},
-                                         {granularity_of_file, from_file});
+const LayoutRegistration registered_file({"file:PATH",
+                                          "any permutation of the tokens, from a text file",
+                                          {.make = from_file, .granularity = granularity_of_file}});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -250,7 +250,8 @@ Mask make_mask(const std::string& spec, std::int64_t tokens) {
     for (std::size_t begin = 0; begin <= spec.size();) {
         const auto end = std::min(spec.find('+', begin), spec.size());
         const auto term = std::string_view(spec).substr(begin, end - begin);
-        terms.push_back(masks().find_spec(term).factory(Spec::parse(term).arguments, tokens));
+        const auto [factory, arguments] = masks().find_spec(term);
+        terms.push_back(factory(arguments, tokens));
         begin = end + 1;
     }
     auto mask = terms.front();

@@ -155,12 +155,7 @@ std::vector<Interval> parse_parts(const std::string& mask, const std::string& wh
 using MaskFactory = std::function<Mask(const std::string& arguments, std::int64_t tokens)>;
 Registry<MaskFactory>& masks();
 
-/// A namespace-scope object of this type makes a mask known by name. The mask's example and its definition for tests
-/// are in tests/layouts/mask_oracles.cpp.
-struct MaskRegistration {
-    MaskRegistration(std::string name, std::string usage, std::string help, MaskFactory factory) {
-        masks().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});
-    }
-};
+/// Makes a mask known by name. Its examples and its definition for tests are in tests/layouts/mask_oracles.cpp.
+using MaskRegistration = Registration<masks>;
 
 }  // namespace ringlab::layouts

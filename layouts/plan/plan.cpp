@@ -139,10 +139,11 @@ Layout planned(const std::string& machine, const Mask& mask, int ranks) {
 }
 
 const LayoutRegistration registered_planned(
-    "planned", "planned[:MACHINE]",
-    "documents shorter than a rank's share stay whole, longer ones are spread so that "
-    "work and traffic cost least on MACHINE",
-    {"planned"}, {[](const std::string&, int ranks) -> std::int64_t { return ranks; }, {}, planned});
+    {"planned[:MACHINE]",
+     "documents shorter than a rank's share stay whole, longer ones are spread so that work and traffic cost least on "
+     "MACHINE",
+     {.make_for = planned},
+     {"planned"}});
 
 }  // namespace
 

@@ -188,9 +188,10 @@ RotaryTable rotary_table(const Rotary& rotary, std::int64_t head_dim) {
             "rotated dims from {} on are asked for; heads have dims 0 to {} (first of --rotary)", rotary.first,
             head_dim - 1);
     const auto dims = rotary.dims == 0 ? head_dim - rotary.first : rotary.dims;
-    require(dims > 0 && dims % 2 == 0 && dims <= head_dim - rotary.first,
-            "{} rotated dims from {} on do not fit heads of {}; there must be an even number of them (dims of --rotary)",
-            dims, rotary.first, head_dim);
+    require(
+        dims > 0 && dims % 2 == 0 && dims <= head_dim - rotary.first,
+        "{} rotated dims from {} on do not fit heads of {}; there must be an even number of them (dims of --rotary)",
+        dims, rotary.first, head_dim);
     auto table = scaling_of(rotary.scaling.kind)
                      .make({rotary.base, dims, std::span(rotary.scaling.numbers).first(rotary.scaling.count)});
     table.first = rotary.first;

@@ -245,11 +245,10 @@ Registry<ScheduleFactory>& schedules() {
 
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options) {
-    const auto spec = Spec::parse(options.schedule);
-    const auto& entry = schedules().find_spec(options.schedule);
-    if (problem.latent.is_given() && spec.name != expanded_schedule_name)
+    const auto [factory, arguments] = schedules().find_spec(options.schedule);
+    if (problem.latent.is_given() && Spec::parse(options.schedule).name != expanded_schedule_name)
         return make_latent_schedule({problem, mask, layout, options});
-    return entry.factory(spec.arguments, {problem, mask, layout, options});
+    return factory(arguments, {problem, mask, layout, options});
 }
 
 int parse_head_groups(const std::string& arguments, const Problem& problem) {

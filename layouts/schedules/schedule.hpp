@@ -283,25 +283,21 @@ using ScheduleFactory =
     std::function<std::unique_ptr<Schedule>(const std::string& arguments, const ScheduleInput& input)>;
 Registry<ScheduleFactory>& schedules();
 
-/// A factory of schedules T(input) without arguments. Throws Error for any argument.
-template <class T>
-ScheduleFactory without_arguments(const char* name) {
-    return [name](const std::string& arguments, const ScheduleInput& input) {
-        require(arguments.empty(), "schedule {} takes no arguments, got '{}'", name, arguments);
-        return std::make_unique<T>(input);
-    };
-}
-
 /// Parses the argument GROUPS of a schedule such as "pull:4": the number of equal groups of kv heads; 0 if there is
 /// none. Throws Error if it is no whole number that divides the kv heads.
 int parse_head_groups(const std::string& arguments, const Problem& problem);
 
-/// A namespace-scope object of this type makes a schedule known by name. All tests of schedules run over the examples.
-struct ScheduleRegistration {
-    ScheduleRegistration(std::string name, std::string usage, std::string help, std::vector<std::string> examples,
-                         ScheduleFactory factory) {
-        schedules().add(std::move(name), {std::move(usage), std::move(help), std::move(factory), std::move(examples)});
-    }
-};
+/// Factories of schedules T(input), which take no arguments, and of T(input, parse_head_groups()).
+template <class T>
+std::unique_ptr<Schedule> made(const std::string&, const ScheduleInput& input) {
+    return std::make_unique<T>(input);
+}
+template <class T>
+std::unique_ptr<Schedule> made_of_head_groups(const std::string& arguments, const ScheduleInput& input) {
+    return std::make_unique<T>(input, parse_head_groups(arguments, input.problem));
+}
+
+/// Makes a schedule known by name.
+using ScheduleRegistration = Registration<schedules>;
 
 }  // namespace ringlab::layouts

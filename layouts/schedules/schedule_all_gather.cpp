@@ -11,7 +11,7 @@ namespace {
 /// the owner, which sums the parts in a fixed order.
 class AllGatherSchedule : public Schedule {
 public:
-    AllGatherSchedule(const ScheduleInput& input, int groups) : Schedule(input), groups_(groups) {
+    AllGatherSchedule(const ScheduleInput& input, int groups) : Schedule(input), groups_(std::max(1, groups)) {
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout().largest_shard();
         find_rank_symmetry();
@@ -104,16 +104,12 @@ private:
     int groups_;  // the number of equal groups of kv heads
 };
 
-const ScheduleRegistration registered_all_gather("all-gather", "all-gather[:GROUPS]",
-                                                 "K/V of all ranks are gathered, one of GROUPS kv-head groups (1) at a "
-                                                 "time, while the previous group is attended to",
-                                                 {"all-gather", "all-gather:2", "all-gather:4"},
-                                                 [](const std::string& arguments,
-                                                    const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-                                                     const int groups =
-                                                         std::max(1, parse_head_groups(arguments, input.problem));
-                                                     return std::make_unique<AllGatherSchedule>(input, groups);
-                                                 });
+const ScheduleRegistration registered_all_gather(
+    {"all-gather[:GROUPS]",
+     "K/V of all ranks are gathered, one of GROUPS kv-head groups (1) at a time, while the previous group is attended "
+     "to",
+     made_of_head_groups<AllGatherSchedule>,
+     {"all-gather", "all-gather:2", "all-gather:4"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

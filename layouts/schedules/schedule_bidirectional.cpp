@@ -169,9 +169,10 @@ private:
 };
 
 const ScheduleRegistration registered_bidirectional(
-    "bidirectional", "bidirectional",
-    "a ring in both directions at once: K/V blocks hop up and down, in half as many steps, and their gradients follow",
-    {"bidirectional"}, without_arguments<BidirectionalSchedule>("bidirectional"));
+    {"bidirectional",
+     "a ring in both directions at once: K/V blocks hop up and down, in half as many steps, and their gradients follow",
+     made<BidirectionalSchedule>,
+     {"bidirectional"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -285,16 +285,16 @@ private:
 };
 
 const ScheduleRegistration registered_double_ring(
-    "double-ring", "double-ring:RANKS",
-    "a ring inside each host of RANKS ranks and one between hosts, both at once; gradients follow",
-    {"double-ring:1", "double-ring:2", "double-ring:4"},
-    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        require(!arguments.empty(), "schedule double-ring needs the number of ranks of a host, as in double-ring:8");
-        const auto size = parse_count(arguments, "the ranks of an inner ring", 1);
-        require(size <= input.layout.ranks(), "inner rings of {} ranks, but there are only {} ranks", size,
-                input.layout.ranks());
-        return std::make_unique<DoubleRingSchedule>(input, static_cast<int>(size));
-    });
+    {"double-ring:RANKS",
+     "a ring inside each host of RANKS ranks and one between hosts, both at once; gradients follow",
+     [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+         require(!arguments.empty(), "schedule double-ring needs the number of ranks of a host, as in double-ring:8");
+         const auto size = parse_count(arguments, "the ranks of an inner ring", 1);
+         require(size <= input.layout.ranks(), "inner rings of {} ranks, but there are only {} ranks", size,
+                 input.layout.ranks());
+         return std::make_unique<DoubleRingSchedule>(input, static_cast<int>(size));
+     },
+     {"double-ring:1", "double-ring:2", "double-ring:4"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

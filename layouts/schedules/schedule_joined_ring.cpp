@@ -293,16 +293,16 @@ private:
 };
 
 const ScheduleRegistration registered_joined_ring(
-    "joined-ring", "joined-ring[:GROUPS|:steps]",
-    "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
-    "pass; with steps, and without GROUPS where blocks are short, the backward pass has a launch for each block, the "
-    "rank's own last",
-    {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4", "joined-ring:steps"},
-    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        const bool by_steps = arguments == "steps";
-        const int groups = by_steps ? 0 : parse_head_groups(arguments, input.problem);
-        return std::make_unique<JoinedRing>(input, groups, by_steps);
-    });
+    {"joined-ring[:GROUPS|:steps]",
+     "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
+     "pass; with steps, and without GROUPS where blocks are short, the backward pass has a launch for each block, the "
+     "rank's own last",
+     [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+         const bool by_steps = arguments == "steps";
+         const int groups = by_steps ? 0 : parse_head_groups(arguments, input.problem);
+         return std::make_unique<JoinedRing>(input, groups, by_steps);
+     },
+     {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4", "joined-ring:steps"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

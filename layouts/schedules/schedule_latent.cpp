@@ -160,19 +160,20 @@ private:
 };
 
 const ScheduleRegistration registered_expanded(
-    expanded_schedule_name, "expanded:SCHEDULE",
-    "with --latent: K and V are expanded from the latent at their owner and travel by SCHEDULE; their gradients are "
-    "compressed after it",
-    {"expanded:ring"}, [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        const auto& [problem, mask, layout, options] = input;
-        require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent",
-                arguments.empty() ? "SCHEDULE" : arguments);
-        require(!arguments.empty() && Spec::parse(arguments).name != expanded_schedule_name,
-                "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");
-        auto inner = options;
-        inner.schedule = arguments;
-        return std::make_unique<ExpandedSchedule>(input, make_schedule(problem.expanded(), mask, layout, inner));
-    });
+    {"expanded:SCHEDULE",
+     "with --latent: K and V are expanded from the latent at their owner and travel by SCHEDULE; their gradients are "
+     "compressed after it",
+     [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+         const auto& [problem, mask, layout, options] = input;
+         require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent",
+                 arguments.empty() ? "SCHEDULE" : arguments);
+         require(!arguments.empty() && Spec::parse(arguments).name != expanded_schedule_name,
+                 "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");
+         auto inner = options;
+         inner.schedule = arguments;
+         return std::make_unique<ExpandedSchedule>(input, make_schedule(problem.expanded(), mask, layout, inner));
+     },
+     {"expanded:ring"}});
 
 }  // namespace
 

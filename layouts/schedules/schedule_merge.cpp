@@ -200,24 +200,27 @@ private:
 };
 
 const ScheduleRegistration registered_merge(
-    "merge", "merge[:tree]",
-    "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at the owner, or along a "
-    "tree",
-    {"merge", "merge:tree"}, [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",
-                arguments);
-        const auto way = arguments == "tree" ? MergeSchedule::Way::tree : MergeSchedule::Way::direct;
-        return std::make_unique<MergeSchedule>(input, way);
-    });
+    {"merge[:tree]",
+     "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at the owner, or along "
+     "a tree",
+     [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+         require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",
+                 arguments);
+         const auto way = arguments == "tree" ? MergeSchedule::Way::tree : MergeSchedule::Way::direct;
+         return std::make_unique<MergeSchedule>(input, way);
+     },
+     {"merge", "merge:tree"}});
 
-const ScheduleRegistration registered_joined_merge(
-    "joined-merge", "joined-merge",
-    "merge with all of a rank's forward pass in one launch, which stores rows and partial results in the memory of its "
-    "peers: for a few query rows on GPUs of one host",
-    {"joined-merge"}, [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        require(arguments.empty(), "schedule joined-merge takes no argument, got '{}'", arguments);
-        return std::make_unique<MergeSchedule>(input, MergeSchedule::Way::one_launch);
-    });
+const ScheduleRegistration registered_joined_merge({"joined-merge",
+                                                    "merge with all of a rank's forward pass in one launch, which "
+                                                    "stores rows and partial results in the memory of its "
+                                                    "peers: for a few query rows on GPUs of one host",
+                                                    [](const std::string&,
+                                                       const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+                                                        return std::make_unique<MergeSchedule>(
+                                                            input, MergeSchedule::Way::one_launch);
+                                                    },
+                                                    {"joined-merge"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -245,8 +245,10 @@ private:
 };
 
 const ScheduleRegistration registered_pass_q(
-    "pass-q", "pass-q", "query rows and their results hop from rank to rank, K/V stay where they are", {"pass-q"},
-    without_arguments<PassQSchedule>("pass-q"));
+    {"pass-q",
+     "query rows and their results hop from rank to rank, K/V stay where they are",
+     made<PassQSchedule>,
+     {"pass-q"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

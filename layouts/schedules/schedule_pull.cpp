@@ -137,15 +137,12 @@ private:
     int groups_;  // number of equal groups of kv heads
 };
 
-const ScheduleRegistration registered_pull("pull", "pull[:GROUPS]",
-                                           "every rank fetches the K/V blocks that it needs from their owners, forward "
-                                           "in GROUPS of the kv heads, and attends to all in one launch",
-                                           {"pull", "pull:2"},
-                                           [](const std::string& arguments,
-                                              const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-                                               const int groups = parse_head_groups(arguments, input.problem);
-                                               return std::make_unique<PullSchedule>(input, groups);
-                                           });
+const ScheduleRegistration registered_pull({"pull[:GROUPS]",
+                                            "every rank fetches the K/V blocks that it needs from their owners, "
+                                            "forward in GROUPS of the kv heads, and attends "
+                                            "to all in one launch",
+                                            made_of_head_groups<PullSchedule>,
+                                            {"pull", "pull:2"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -194,8 +194,10 @@ public:
 };
 
 const ScheduleRegistration registered_ring(
-    "ring", "ring", "K/V blocks hop from rank to rank, one step at a time; their gradients follow and end at the owner",
-    {"ring"}, without_arguments<PlainRing>("ring"));
+    {"ring",
+     "K/V blocks hop from rank to rank, one step at a time; their gradients follow and end at the owner",
+     made<PlainRing>,
+     {"ring"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -470,14 +470,15 @@ SeenArguments parse(const std::string& text) {
 }
 
 const ScheduleRegistration registered_seen(
-    "seen", "seen[:GAP[:RANKS[:CUT]]]",
-    "every rank receives only the keys that its rows see, in ranges with at least GAP (64) other keys between them; to "
-    "hosts of RANKS (1) ranks a key travels once, and is passed on inside; backward a rank attends to its own keys in "
-    "up to three launches, cut at multiples of CUT (128) keys",
-    {"seen", "seen:1", "seen:3:2", "seen:1:2:1"},
-    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        return std::make_unique<SeenSchedule>(input, parse(arguments));
-    });
+    {"seen[:GAP[:RANKS[:CUT]]]",
+     "every rank receives only the keys that its rows see, in ranges with at least GAP (64) other keys between them; "
+     "to "
+     "hosts of RANKS (1) ranks a key travels once, and is passed on inside; backward a rank attends to its own keys in "
+     "up to three launches, cut at multiples of CUT (128) keys",
+     [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+         return std::make_unique<SeenSchedule>(input, parse(arguments));
+     },
+     {"seen", "seen:1", "seen:3:2", "seen:1:2:1"}});
 
 }  // namespace
 

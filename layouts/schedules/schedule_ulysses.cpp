@@ -281,17 +281,17 @@ private:
 };
 
 const ScheduleRegistration registered_ulysses(
-    "ulysses", "ulysses[:RANKS]",
-    "groups of RANKS (all) consecutive ranks exchange tokens for heads before and after; K/V hop around a ring of "
-    "groups",
-    {"ulysses", "ulysses:2", "ulysses:4"},
-    [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
-        const auto members = arguments.empty() ? input.layout.ranks()
-                                               : parse_count(arguments, "the number of ranks that exchange heads", 1);
-        require(members <= input.layout.ranks(), "{} ranks are to exchange heads, but there are only {} ranks", members,
-                input.layout.ranks());
-        return std::make_unique<UlyssesSchedule>(input, static_cast<int>(members));
-    });
+    {"ulysses[:RANKS]",
+     "groups of RANKS (all) consecutive ranks exchange tokens for heads before and after; K/V hop around a ring of "
+     "groups",
+     [](const std::string& arguments, const ScheduleInput& input) -> std::unique_ptr<Schedule> {
+         const auto members = arguments.empty() ? input.layout.ranks()
+                                                : parse_count(arguments, "the number of ranks that exchange heads", 1);
+         require(members <= input.layout.ranks(), "{} ranks are to exchange heads, but there are only {} ranks",
+                 members, input.layout.ranks());
+         return std::make_unique<UlyssesSchedule>(input, static_cast<int>(members));
+     },
+     {"ulysses", "ulysses:2", "ulysses:4"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -3,6 +3,23 @@
 namespace ringlab::layouts {
 namespace {
 
+Layout contiguous(const std::string&, std::int64_t tokens, int ranks) {
+    const auto per_rank = tokens / ranks;
+    std::vector<std::vector<Run>> shards;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) shards.push_back({{rank * per_rank, 1, per_rank}});
+    return {"contiguous", tokens, shards};
+}
+
+/// The sequence is cut into 2P chunks; rank r owns chunk r and chunk 2P-1-r, an early one and a late one, so that under
+/// a causal mask every rank has the same number of visible pairs at every ring step.
+Layout zigzag(const std::string&, std::int64_t tokens, int ranks) {
+    const auto chunk = tokens / (2 * ranks);
+    std::vector<std::vector<Run>> shards;
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+        shards.push_back({{rank * chunk, 1, chunk}, {(2 * ranks - 1 - rank) * chunk, 1, chunk}});
+    return {"zigzag", tokens, shards};
+}
+
 std::int64_t width_of(const std::string& arguments) {
     return arguments.empty() ? 1 : parse_count(arguments, "the stripe width", 1);
 }
@@ -31,9 +48,19 @@ std::int64_t granularity_of_striped(const std::string& arguments, int ranks) {
     return width * ranks;
 }
 
-const LayoutRegistration registered_striped("striped", "striped[:WIDTH]",
-                                            "tokens go to the ranks in turn, WIDTH at a time (1)",
-                                            {"striped", "striped:3"}, {granularity_of_striped, striped});
+const LayoutRegistration registered_contiguous(
+    {"contiguous", "rank r owns one block of S/P tokens", {.make = contiguous}, {"contiguous"}});
+
+const LayoutRegistration registered_zigzag(
+    {"zigzag",
+     "rank r owns chunks r and 2P-1-r of 2P chunks",
+     {.make = zigzag, .granularity = [](const std::string&, int ranks) { return 2 * std::int64_t{ranks}; }},
+     {"zigzag"}});
+
+const LayoutRegistration registered_striped({"striped[:WIDTH]",
+                                             "tokens go to the ranks in turn, WIDTH at a time (1)",
+                                             {.make = striped, .granularity = granularity_of_striped},
+                                             {"striped", "striped:3"}});
 
 }  // namespace
 }  // namespace ringlab::layouts

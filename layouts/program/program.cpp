@@ -13,79 +13,6 @@ namespace {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::vector<FusedLaunch> find_fused_launches(const RankProgram& program, int lanes) {
-    FusedLaunchFinder finder(program.pass, lanes);
-    for (std::size_t i = 0; i < program.operations; ++i) finder.add(program.code[i].op);
-    return std::move(finder).found();
-}
-
-/// Checks one rank's operations in schedule order. This is valid for every order that lanes and dependencies allow,
-/// because it is an error if they do not put conflicting accesses in order.
-class Resolver {
-public:
-    Resolver(const Schedule& schedule, int rank)
-        : schedule_(schedule),
-          operation_check_(schedule, rank),
-          before_(schedule.lanes()),
-          arrival_order_(schedule.lanes()),
-          slots_(schedule, rank) {
-        program_.rank = rank;
-        program_.query_heads = static_cast<int>(schedule.problem().query_heads);
-        program_.pass = schedule.options().pass;
-    }
-
-    RankProgram run() {
-        auto stream = schedule_.ops(program_.rank);
-        while (const auto* op = stream.next()) add(*op);
-        program_.operations = program_.code.size();
-        for (auto& instruction : program_.code) {
-            const auto& op = instruction.op;
-            instruction.may_arrive_early &= op.kind != OpKind::receive || !arrival_order_.matters(op.lane());
-        }
-        slots_.require_finished();
-        program_.fused_launches = find_fused_launches(program_, schedule_.lanes());
-        if (schedule_.options().pass == Pass::backward)
-            for (const auto pool : {Pool::dkv, Pool::dlatent})
-                if (slots_.needs_zeroed(pool)) program_.needs_zeroed.push_back(pool);
-        program_.has_unwritten_output = schedule_.options().pass == Pass::forward && slots_.has_unwritten_output();
-        return std::move(program_);
-    }
-
-private:
-    void add(const Op& op) {
-        const auto which = static_cast<OpIndex>(program_.code.size());
-        auto& instruction = program_.code.emplace_back();
-        instruction.op = op;
-        operation_check_(which, op);
-        before_.add(op);
-        const Operands operands(op, schedule_.options().pass);
-        arrival_order_.add(which, op, operands);
-        for (const auto& operand : operands) {
-            const bool is_source = op.has_source() && &operand + 1 == operands.end();
-            const bool is_first = used_.emplace(operand.pool, operand.slot).second;
-            if (op.kind == OpKind::receive)
-                instruction.may_arrive_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
-            try {
-                const auto first = slots_.use(which, operand, before_);
-                if (is_source)
-                    instruction.source_first_head = first;
-                else
-                    instruction.first_head[static_cast<std::size_t>(operand.pool)] = first;
-            } catch (const Error& error) {
-                fail("{}: {}", describe(program_.rank, which, op), error.what());
-            }
-        }
-    }
-
-    const Schedule& schedule_;
-    OperationCheck operation_check_;
-    HappensBefore before_;
-    ArrivalOrder arrival_order_;
-    SlotContents slots_;
-    std::set<std::pair<Pool, int>> used_;  // slots used so far
-    RankProgram program_;
-};
-
 /// Adds to each rank's program a send for every fetch from it. An owner serves the first fetch of every rank, then the
 /// second of every rank, and so on. This is one order of all fetches that agrees with the order of each rank, so the
 /// added sends cannot form a cycle of waiting ranks.
@@ -266,7 +193,7 @@ Program resolve(const Schedule& schedule, Fetches fetches) {
     Program program;
     program.pass = schedule.options().pass;
     program.lanes = schedule.lanes();
-    for (int rank = 0; rank < schedule.ranks(); ++rank) program.ranks.push_back(Resolver(schedule, rank).run());
+    for (int rank = 0; rank < schedule.ranks(); ++rank) program.ranks.push_back(resolve_rank(schedule, rank));
     if (fetches == Fetches::served) add_served_sends(program);
     match_messages(schedule, program);
     set_overlapped_flop(schedule, program);

@@ -12,39 +12,6 @@ using ringlab::Error;
 using namespace ringlab::layouts;
 namespace data = boost::unit_test::data;
 
-namespace {
-
-/// Pairs of a sample: enough for a rate to 0.1 %.
-constexpr std::uint32_t sampled_heads = 4, sampled_side = 512;
-constexpr double sampled_pairs = double{sampled_heads} * sampled_side * sampled_side;
-
-// A mean of n independent numbers is within 5.5 of its standard deviations with probability 1 - 4e-8. All sums below
-// are over pairs that the generator makes independent: none is tuned.
-constexpr double deviations = 5.5;
-
-struct Pair {
-    std::uint32_t batch = 0, head = 0, query = 0, key = 0;
-};
-
-/// Sum of visit(pair) over the sample.
-double sum_over(const std::function<double(const Pair&)>& visit) {
-    double sum = 0;
-    for (std::uint32_t h = 0; h < sampled_heads; ++h)
-        for (std::uint32_t q = 0; q < sampled_side; ++q)
-            for (std::uint32_t k = 0; k < sampled_side; ++k) sum += visit({1, h, q, k});
-    return sum;
-}
-
-/// Whether the pair is kept, less the probability of it.
-double centred(const Dropout& dropout, const Pair& at) {
-    static thread_local Dropout drawn_of;
-    static thread_local DropoutDraw draw;
-    if (!(drawn_of == dropout)) draw = dropout_draw(drawn_of = dropout);
-    return (draw.keeps(at.batch, at.head, at.query, at.key) ? 1.0 : 0.0) - (1 - dropout.probability);
-}
-
-}  // namespace
-
 BOOST_AUTO_TEST_SUITE(dropout)
 
 // The known-answer vectors of the Random123 distribution for philox4x32, 10 and 7 rounds.
@@ -65,21 +32,25 @@ BOOST_AUTO_TEST_CASE(philox_gives_the_published_words) {
          Words{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}));
 }
 
-// Written out for queries 37 and 45 and keys 80 to 95: counters are (16 * 1 + 5, 4 * 5 + call, head, batch with its top
-// bit set) for each of 4 calls, the key is the seed, lower word first. A number of 16 bits has a bit in each word.
+// Written out for a patch of queries q and q + 8 of 16 and 16 keys: counters are (8 * patch of queries + q % 8, 4 *
+// patch of keys + call, head, batch with its top bit set) for each of 4 calls, the key is the seed, lower word first. A
+// number of 16 bits has a bit in each word.
 BOOST_AUTO_TEST_CASE(a_pair_is_dropped_by_its_bits_in_sixteen_words_of_the_generator) {
     const auto draw = dropout_draw({0.3, 0x0123456789abcdef});
     BOOST_TEST(draw.below == 19661u);  // 0.3 * 65536 = 19660.8
-    for (const std::uint32_t query : {37, 45})
-        for (std::uint32_t key = 80; key < 96; ++key) {
-            const std::uint32_t bit = (key - 80) % 8 * 4 + (key >= 88 ? 2 : 0) + (query == 45 ? 1 : 0);
-            std::uint32_t number = 0;
-            for (std::uint32_t call = 0; call < 4; ++call)
-                for (const auto word :
-                     philox({21, 20 + call, 2, 0x80000009}, philox_round_keys<7>({0x89abcdef, 0x01234567})))
-                    number = 2 * number + (word >> bit & 1);
-            BOOST_TEST(draw.keeps(9, 2, query, key) == (number >= 19661u));
-        }
+    for (const std::uint32_t batch : {0, 9})
+        for (const std::uint32_t head : {0, 2, 3})
+            for (const std::uint32_t query : {0, 1, 7, 8, 15, 16, 37, 45, 1 << 20})
+                for (const std::uint32_t key : {0, 1, 7, 8, 15, 16, 80, 95, 1 << 30}) {
+                    const std::uint32_t bit = key % 8 * 4 + (key % 16 >= 8 ? 2 : 0) + (query % 16 >= 8 ? 1 : 0);
+                    std::uint32_t number = 0;
+                    for (std::uint32_t call = 0; call < 4; ++call)
+                        for (const auto word :
+                             philox({query / 16 * 8 + query % 8, key / 16 * 4 + call, head, batch + 0x80000000},
+                                    philox_round_keys<7>({0x89abcdef, 0x01234567})))
+                            number = 2 * number + (word >> bit & 1);
+                    BOOST_TEST(draw.keeps(batch, head, query, key) == (number >= 19661u));
+                }
 }
 
 BOOST_AUTO_TEST_CASE(a_patch_has_each_pair_at_a_bit_of_its_own) {
@@ -113,37 +84,6 @@ BOOST_AUTO_TEST_CASE(probabilities_that_would_become_0_or_1_are_refused) {
     for (const double fine : {0.0, half, 0.5, std::nextafter(1 - half, 0.0)}) BOOST_CHECK_NO_THROW(validate({fine, 1}));
     for (const double wrong : {-0.1, 1e-300, std::nextafter(half, 0.0), 1 - half, 1.0, std::nan("")})
         BOOST_CHECK_THROW(validate({wrong, 1}), Error);
-}
-
-BOOST_DATA_TEST_CASE(pairs_are_dropped_at_the_rate_that_is_asked_for,
-                     data::make({0.01, 0.1, 0.5, 0.9}) ^ data::make({1, 2, 3, 4}), probability, seed) {
-    const Dropout dropout{probability, static_cast<std::uint64_t>(seed)};
-    const double sigma = std::sqrt(sampled_pairs * probability * (1 - probability));
-    BOOST_TEST(std::abs(sum_over([&](const Pair& at) { return centred(dropout, at); })) < deviations * sigma);
-}
-
-// The product of two independent centred indicators has mean 0 and variance (p (1 - p))^2.
-BOOST_AUTO_TEST_CASE(neighbours_in_every_coordinate_and_in_the_seed_are_independent) {
-    const Dropout dropout{0.3, 12}, other_seed{0.3, 13}, far_seed{0.3, 12 + (std::uint64_t{1} << 32)};
-    const double sigma = std::sqrt(sampled_pairs) * 0.3 * 0.7;
-    const auto check = [&](const char* what, const Dropout& other, const std::function<Pair(Pair)>& moved) {
-        const double sum = sum_over([&](const Pair& at) { return centred(dropout, at) * centred(other, moved(at)); });
-        BOOST_TEST(std::abs(sum) < deviations * sigma, what << ": " << sum / sigma << " standard deviations");
-    };
-    const auto same = [](Pair at) { return at; };
-    check("seed", other_seed, same);
-    check("upper word of the seed", far_seed, same);
-    check("head", dropout, [](Pair at) { return ++at.head, at; });
-    check("query", dropout, [](Pair at) { return ++at.query, at; });
-    check("other query of the patch", dropout, [](Pair at) { return at.query ^= 8, at; });
-    check("query of the next 16", dropout, [](Pair at) { return at.query += 16, at; });
-    check("key", dropout, [](Pair at) { return ++at.key, at; });
-    check("key of the other eight", dropout, [](Pair at) { return at.key ^= 8, at; });
-    check("key of the next patch", dropout, [](Pair at) { return at.key += 16, at; });
-    check("batch element", dropout, [](Pair at) { return ++at.batch, at; });
-    check("query and key at once", dropout, [](Pair at) { return ++at.query, ++at.key, at; });
-    check("far positions", dropout, [](Pair at) { return at.query += 1 << 20, at.key += 1 << 30, at; });
-    check("query for key", dropout, [](Pair at) { return std::swap(at.query, ++at.key), at; });
 }
 
 BOOST_AUTO_TEST_CASE(dropout_is_told_as_one_would_type_it) {

@@ -1,5 +1,6 @@
 #include "layouts/layouts/launch_order.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/unit_test.hpp>
 
 #include <tuple>
@@ -31,6 +32,14 @@ std::vector<WorkTileReach> causal(std::int64_t work_tiles) {
     std::vector<WorkTileReach> reaches;
     for (std::int64_t i = 0; i < work_tiles; ++i) reaches.push_back({work_tiles - i, work_tiles - 1});
     return reaches;
+}
+
+/// The order of a launch's first work tiles: sections, then heads at a time.
+std::string told(const WorkTileOrder& order) {
+    if (order.leading_tiles == 0) return order.by_head ? "head by head" : "one by one";
+    BOOST_TEST(order.leading_tiles == order.section_tiles * order.sections);
+    return fmt::format("{}x{} tiles of {} heads{}", order.sections, order.section_tiles, order.heads_at_a_time,
+                       order.in_lockstep ? " in step" : "");
 }
 
 }  // namespace
@@ -75,101 +84,57 @@ BOOST_AUTO_TEST_CASE(work_tiles_that_end_at_the_same_row_tile_are_neighbours) {
     BOOST_TEST(row_groups_of({}).count == 1);
 }
 
-BOOST_AUTO_TEST_CASE(work_tiles_that_fall_evenly_go_in_step) {
-    auto work_tiles = triangle(64, 64);
-    work_tiles.fall_linearly = true;
-    const auto order = backward_order(work_tiles, {.heads = 8, .group = 4, .sms = sms});
-    BOOST_TEST(order.in_lockstep);
-    BOOST_TEST(order.heads_at_a_time == 2);
-    BOOST_TEST(order.section_tiles == 64);
-}
-
-// The longer half of 64 work tiles is 32: of 4 heads they are 128, of 2 but 64 of the 99 that are enough. Those of a
-// window are 16 that are busy and 48 that are not, which the longer half has too. Pairs of SMs take half as many.
-BOOST_AUTO_TEST_CASE(the_longer_half_of_work_tiles_goes_by_as_few_heads_as_fill_the_sms) {
-    const auto documents = backward_order(triangle(64, 64), {.heads = 8, .sms = sms});
-    BOOST_TEST(!documents.in_lockstep);
-    BOOST_TEST(documents.leading_tiles == 32);
-    BOOST_TEST(documents.section_tiles == 32);
-    BOOST_TEST(documents.sections == 1);
-    BOOST_TEST(documents.heads_at_a_time == 4);
-    const auto window = backward_order(triangle(16, 64), {.heads = 8, .sms = sms, .blocks = 2});
-    BOOST_TEST(window.leading_tiles == 32);
-    BOOST_TEST(window.heads_at_a_time == 2);
-    BOOST_TEST(backward_order(triangle(8, 8), {.heads = 8, .sms = sms}).heads_at_a_time == 8);
-}
-
-// 16 documents of 16 key tiles each.
-BOOST_AUTO_TEST_CASE(work_tiles_that_share_rows_go_by_as_many_heads_as_fill_the_sms) {
-    KeyWorkTiles documents{.work_tiles = 260, .busy = 256, .entries = 16 * 272, .longest = 32, .row_groups = 16};
-    const auto order = backward_order(documents, {.heads = 8, .sms = sms});
-    BOOST_TEST(order.leading_tiles == 256);
-    BOOST_TEST(order.heads_at_a_time == 8);
-    BOOST_TEST(backward_order(documents, {.heads = 32, .sms = sms}).heads_at_a_time == 8);
-    documents.row_groups = 2;
-    BOOST_TEST(backward_order(documents, {.heads = 8, .sms = sms}).heads_at_a_time == 1);
-}
-
-BOOST_AUTO_TEST_CASE(work_tiles_of_about_one_length_go_all_of_them_by_few_heads) {
+// Work tiles of 64 that fall evenly go in step, two heads at a time. The longer half of others is 32: of 4 heads they
+// are 128, of 2 but 64 of the 99 that are enough. Those of a window are 16 that are busy and 48 that are not, which the
+// longer half has too; pairs of SMs take half as many. Of about one length all go by few heads.
+BOOST_AUTO_TEST_CASE(backward_work_tiles_go_in_step_or_by_as_few_heads_as_fill_the_sms) {
+    auto even = triangle(64, 64);
+    even.fall_linearly = true;
     const KeyWorkTiles window{.work_tiles = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
-    const auto order = backward_order(window, {.heads = 8, .sms = sms});
-    BOOST_TEST(order.leading_tiles == 256);
-    BOOST_TEST(order.heads_at_a_time == 1);
+    BOOST_TEST(told(backward_order(even, {8, 4, sms})) == "1x64 tiles of 2 heads in step");
+    BOOST_TEST(told(backward_order(triangle(64, 64), {8, 1, sms})) == "1x32 tiles of 4 heads");
+    BOOST_TEST(told(backward_order(triangle(16, 64), {8, 1, sms, 2})) == "1x32 tiles of 2 heads");
+    BOOST_TEST(told(backward_order(triangle(8, 8), {8, 1, sms})) == "1x4 tiles of 8 heads");
+    BOOST_TEST(told(backward_order(window, {8, 1, sms})) == "1x256 tiles of 1 heads");
+    // 16 documents of 16 key tiles each, then 2 of 128.
+    KeyWorkTiles documents{.work_tiles = 260, .busy = 256, .entries = 16 * 272, .longest = 32, .row_groups = 16};
+    BOOST_TEST(told(backward_order(documents, {8, 1, sms})) == "1x256 tiles of 8 heads");
+    BOOST_TEST(told(backward_order(documents, {32, 1, sms})) == "1x256 tiles of 8 heads");
+    documents.row_groups = 2;
+    BOOST_TEST(told(backward_order(documents, {8, 1, sms})) == "1x256 tiles of 1 heads");
 }
 
 // 16 work tiles of 8 heads at a time stay at a tile for the steps of 8 query heads. With 4 they would be four tiles
-// apart.
-BOOST_AUTO_TEST_CASE(in_order_few_work_tiles_of_all_heads_keep_together) {
-    auto work_tiles = triangle(64, 64);
-    work_tiles.fall_linearly = true;
-    const auto order = deterministic_backward_order(work_tiles, {.heads = 8, .group = 8, .sms = sms});
-    BOOST_TEST(order.in_lockstep);
-    BOOST_TEST(order.heads_at_a_time == 8);
-    BOOST_TEST(order.section_tiles == 16);
-    BOOST_TEST(order.sections == 4);
-    BOOST_TEST(!deterministic_backward_order(work_tiles, {.heads = 8, .group = 4, .sms = sms}).in_lockstep);
-    BOOST_TEST(deterministic_backward_order(work_tiles, {.heads = 8, .group = 4, .sms = sms}).leading_tiles == 0);
-    BOOST_TEST(
-        !deterministic_backward_order(work_tiles, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
-}
-
-// Those of a window end at different row tiles, those of a document at the same one.
-BOOST_AUTO_TEST_CASE(in_order_work_tiles_that_share_no_last_row_tile_go_head_by_head) {
-    const KeyWorkTiles window{.work_tiles = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
-    BOOST_TEST(deterministic_backward_order(window, {.heads = 8, .group = 4, .sms = sms}).by_head);
-    auto documents = window;
+// apart. Those of a window end at different row tiles, those of a document at the same one. Of equal length, 64 of two
+// heads, or 128 of one, fill 132 SMs.
+BOOST_AUTO_TEST_CASE(in_order_few_work_tiles_of_all_heads_keep_together_or_go_head_by_head) {
+    auto even = triangle(64, 64);
+    even.fall_linearly = true;
+    auto window = KeyWorkTiles{.work_tiles = 256, .busy = 256, .entries = 256 * 60, .longest = 65}, documents = window;
     documents.row_groups = 19;
-    BOOST_TEST(!deterministic_backward_order(documents, {.heads = 8, .group = 4, .sms = sms}).by_head);
-    auto causal = triangle(64, 64);
-    causal.fall_linearly = true;
-    BOOST_TEST(!deterministic_backward_order(causal, {.heads = 8, .group = 4, .sms = sms}).by_head);
-}
-
-// 64 work tiles of two heads, or 128 of one, fill 132 SMs.
-BOOST_AUTO_TEST_CASE(in_order_work_tiles_of_equal_length_go_all_of_them_by_few_heads) {
     KeyWorkTiles full{.work_tiles = 64, .busy = 64, .entries = 64 * 128, .longest = 128, .fall_linearly = true};
-    const auto order = deterministic_backward_order(full, {.heads = 32, .group = 1, .sms = sms});
-    BOOST_TEST(order.leading_tiles == 64);
-    BOOST_TEST(order.heads_at_a_time == 2);
-    BOOST_TEST(!order.by_head);
-    full.work_tiles = full.busy = 128;
-    full.entries = 128 * 128;
-    BOOST_TEST(deterministic_backward_order(full, {.heads = 8, .group = 4, .sms = sms}).heads_at_a_time == 1);
+    const auto order = [](const KeyWorkTiles& work_tiles, const LaunchShape& shape) {
+        return told(deterministic_backward_order(work_tiles, shape));
+    };
+    BOOST_TEST(order(even, {8, 8, sms}) == "4x16 tiles of 8 heads in step");
+    BOOST_TEST(order(even, {8, 4, sms}) == "one by one");
+    BOOST_TEST(order(even, {8, 8, sms, 2}) == "one by one");
+    BOOST_TEST(order(window, {8, 4, sms}) == "head by head");
+    BOOST_TEST(order(documents, {8, 4, sms}) == "one by one");
+    BOOST_TEST(order(full, {32, 1, sms}) == "1x64 tiles of 2 heads");
+    full = {.work_tiles = 128, .busy = 128, .entries = 128 * 128, .longest = 128, .fall_linearly = true};
+    BOOST_TEST(order(full, {8, 4, sms}) == "1x128 tiles of 1 heads");
 }
 
 // K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.
 BOOST_AUTO_TEST_CASE(forward_all_work_tiles_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
-    const auto heads_at_a_time = [](std::int64_t keys, std::int64_t kv_heads) {
-        const auto order = forward_order(32, kv_heads, 4, keys * 256 * 2);
-        BOOST_TEST(order.leading_tiles == 32);
-        BOOST_TEST(order.section_tiles == 32);
-        BOOST_TEST(!order.in_lockstep);
-        return order.heads_at_a_time;
+    const auto order = [](std::int64_t keys, std::int64_t kv_heads) {
+        return told(forward_order(32, kv_heads, 4, keys * 256 * 2));
     };
-    BOOST_TEST(heads_at_a_time(4096, 8) == 4 * 4);
-    BOOST_TEST(heads_at_a_time(1024, 8) == 8 * 4);
-    BOOST_TEST(heads_at_a_time(4096, 6) == 3 * 4);  // sets are of one size
-    BOOST_TEST(heads_at_a_time(1 << 20, 8) == 4);
+    BOOST_TEST(order(4096, 8) == "1x32 tiles of 16 heads");
+    BOOST_TEST(order(1024, 8) == "1x32 tiles of 32 heads");
+    BOOST_TEST(order(4096, 6) == "1x32 tiles of 12 heads");  // sets are of one size
+    BOOST_TEST(order(1 << 20, 8) == "1x32 tiles of 4 heads");
 }
 
 // Two chunks of two work tiles for two heads, for two others, and the work tile that is left for all of them.
@@ -206,43 +171,28 @@ BOOST_AUTO_TEST_CASE(work_tiles_are_alike_if_they_are_three_quarters_of_the_long
     BOOST_TEST(!have_similar_lengths(48, 8, 8));
 }
 
-// 64 work tiles in 132 places: a head at a time leaves half of them idle, two heads fill 128; 8 heads are 4 sections,
-// which go in pairs.
-BOOST_AUTO_TEST_CASE(a_section_is_as_few_heads_as_nearly_fill_the_places) {
-    const auto order = lockstep_order(64, 8, 132, false);
-    BOOST_TEST_REQUIRE(order.has_value());
-    BOOST_TEST(order->in_lockstep);
-    BOOST_TEST(order->heads_at_a_time == 2);
-    BOOST_TEST(order->section_tiles == 64);
-    BOOST_TEST(order->sections == 1);
-    BOOST_TEST(order->leading_tiles == 64);
-}
-
-// 256 work tiles of a head: two chunks of 128, 124 that would be left over after one.
-BOOST_AUTO_TEST_CASE(many_work_tiles_of_a_head_go_in_chunks) {
-    const auto order = lockstep_order(256, 1, 132, false);
-    BOOST_TEST_REQUIRE(order.has_value());
-    BOOST_TEST(order->heads_at_a_time == 1);
-    BOOST_TEST(order->section_tiles == 128);
-    BOOST_TEST(order->sections == 2);
-}
-
-BOOST_AUTO_TEST_CASE(there_is_no_order_where_a_section_has_none_to_go_with_unless_work_tiles_are_alike) {
-    BOOST_TEST(!lockstep_order(128, 1, 132, false));
-    BOOST_TEST(lockstep_order(128, 1, 132, true).has_value());
-    BOOST_TEST(!lockstep_order(32, 4, 132, false));  // all heads together are one section
-    BOOST_TEST(!lockstep_order(48, 8, 132, false));  // two heads fill 96 of the places, four would not fit
+// In 132 places, of 64 work tiles a head at a time leaves half of them idle, two heads fill 128; 8 heads are 4
+// sections, which go in pairs. 256 of a head are two chunks of 128, as 124 would be left over after one. 32 of 4 heads
+// are one section, which has none to go with; two heads of 48 fill 96 of the places, four would not fit.
+BOOST_AUTO_TEST_CASE(in_step_a_section_is_as_few_heads_as_nearly_fill_the_places_and_has_another_to_go_with) {
+    const auto order = [](std::int64_t work_tiles, std::int64_t heads, bool similar = false) {
+        const auto found = lockstep_order(work_tiles, heads, 132, similar);
+        return found ? told(*found) : "none";
+    };
+    BOOST_TEST(order(64, 8) == "1x64 tiles of 2 heads in step");
+    BOOST_TEST(order(256, 1) == "2x128 tiles of 1 heads in step");
+    BOOST_TEST(order(128, 1) == "none");
+    BOOST_TEST(order(128, 1, true) == "1x128 tiles of 1 heads in step");
+    BOOST_TEST(order(32, 4) == "none");
+    BOOST_TEST(order(48, 8) == "none");
 }
 
 // Of 66 places for work tiles that two thread blocks share each: 32 work tiles of two heads.
 BOOST_AUTO_TEST_CASE(blocks_of_a_launch_are_in_step_if_all_have_as_many_work_tiles_and_none_is_left_over) {
-    const std::vector<std::uint32_t> alike{32, 32, 32}, unlike{32, 16};
-    const auto order = fused_lockstep_order(alike, 4, 66);
-    BOOST_TEST_REQUIRE(order.has_value());
-    BOOST_TEST(order->heads_at_a_time == 2);
+    const std::vector<std::uint32_t> alike{32, 32, 32}, unlike{32, 16}, one_over{65, 65};
+    BOOST_TEST(told(fused_lockstep_order(alike, 4, 66).value()) == "1x32 tiles of 2 heads in step");
     BOOST_TEST(!fused_lockstep_order(unlike, 4, 66));
     BOOST_TEST(!fused_lockstep_order({}, 4, 66));
-    const std::vector<std::uint32_t> one_over{65, 65};
     BOOST_TEST(lockstep_order(65, 4, 64, false).has_value());
     BOOST_TEST(!fused_lockstep_order(one_over, 4, 64));
 }

@@ -33,8 +33,8 @@ struct Oracle {
 /// By the masks' names.
 const std::map<std::string, Oracle>& oracles();
 
-/// Masks joined by '+': a pair is visible that all of them show, and sinks are added to that; see `sink` in mask_oracles.cpp.
-/// Throws std::exception on text that is no mask.
+/// Masks joined by '+': a pair is visible that all of them show, and sinks are added to that; see `sink` in
+/// mask_oracles.cpp. Throws std::exception on text that is no mask.
 class Joined {
 public:
     Joined(const std::string& spec, Token tokens);

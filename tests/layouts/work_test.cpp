@@ -47,6 +47,39 @@ std::vector<std::int64_t> part(const std::vector<std::int64_t>& all, std::int64_
     return {all.begin() + begin, all.begin() + std::min<std::int64_t>(end, std::ssize(all))};
 }
 
+/// Compares all tiles of rows and keys with the definition; returns how many are called full or empty.
+std::int64_t check_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> owned, Tiles tile) {
+    // Without other keys than an interval's and padding the hull of a tile decides 'full' exactly; for full and causal
+    // also 'empty', as there every row's interval begins at key 0.
+    const bool plain = mask.all_keys_valid() && std::ranges::none_of(mask.segments(), [](const MaskSegment& segment) {
+                           return segment.sink > 0 || !segment.earlier.empty();
+                       });
+    const bool from_zero = plain && (mask.name() == "full" || mask.name() == "causal");
+    const auto rows = positions_of(queries), keys = positions_of(owned);
+    const auto columns = key_tiles(mask, owned, tile.keys);
+    BOOST_TEST(std::ssize(columns) == (std::ssize(keys) + tile.keys - 1) / tile.keys);
+    std::int64_t wrong = 0, decided = 0;
+    std::vector<TileCounts> expected;
+    for (std::int64_t begin = 0; begin < std::ssize(rows); begin += tile.rows) {
+        const auto end = std::min(begin + tile.rows, std::ssize(rows));
+        const auto hull = row_hull(mask, queries, begin, end);
+        auto& row = expected.emplace_back();
+        for (const auto& column : columns) {
+            const auto called = classify(hull, column);
+            const auto is = kind_of(mask, part(rows, begin, end), part(keys, column.begin, column.end));
+            wrong += called != TileKind::partial && called != is;
+            wrong += plain && is == TileKind::full && called != TileKind::full;
+            wrong += from_zero && called != is;
+            row.full += called == TileKind::full;
+            row.partial += called == TileKind::partial;
+            decided += called != TileKind::partial;
+        }
+    }
+    BOOST_TEST(wrong == 0, "wrong tiles, " << tile << ", " << mask.name());
+    BOOST_TEST((tile_work(mask, queries, owned, tile.rows, tile.keys).queries == expected));
+    return decided;
+}
+
 std::int64_t all_pairs(const Mask& mask, const Layout& layout) {
     std::int64_t sum = 0;
     for (int owner = 0; owner < layout.ranks(); ++owner) {
@@ -131,42 +164,10 @@ BOOST_DATA_TEST_CASE(tiles_are_called_full_or_empty_only_if_they_are,
     for (const int ranks : {1, 3, 4}) {
         if (!runs_in_this_build(8)) continue;
         const auto [mask, layout] = make_case(mask_spec, layout_spec, ranks);
-        // Without other keys than an interval's and padding the hull of a tile decides 'full' exactly; for full and
-        // causal also 'empty', as there every row's interval begins at key 0.
-        const bool others = std::ranges::any_of(
-            mask.segments(), [](const MaskSegment& segment) { return segment.sink > 0 || !segment.earlier.empty(); });
-        const bool plain = mask.all_keys_valid() && !others;
-        const bool from_zero = plain && (mask_spec == "full" || mask_spec == "causal");
-        for (const auto tile : {Tiles{1, 1}, Tiles{5, 4}, Tiles{4, 16}, Tiles{64, 7}, Tiles{1000, 1000}}) {
+        for (const auto tile : {Tiles{1, 1}, Tiles{5, 4}, Tiles{4, 16}, Tiles{64, 7}, Tiles{1000, 1000}})
             for (int rank = 0; rank < ranks; ++rank)
-                for (int owner = 0; owner < ranks; ++owner) {
-                    const auto rows = layout.positions(rank), keys = layout.positions(owner);
-                    const auto both = tile_work(mask, layout.shard(rank), layout.shard(owner), tile.rows, tile.keys);
-                    const auto& work = both.queries;
-                    const auto columns = key_tiles(mask, layout.shard(owner), tile.keys);
-                    int wrong = 0;
-                    std::vector<TileCounts> expected;
-                    for (std::int64_t begin = 0; begin < std::ssize(rows); begin += tile.rows) {
-                        const auto end = std::min(begin + tile.rows, std::ssize(rows));
-                        const auto hull = row_hull(mask, layout.shard(rank), begin, end);
-                        TileCounts row;
-                        for (const auto& column : columns) {
-                            const auto called = classify(hull, column);
-                            const auto is = kind_of(mask, part(rows, begin, end), part(keys, column.begin, column.end));
-                            wrong += called != TileKind::partial && called != is;
-                            wrong += plain && is == TileKind::full && called != TileKind::full;
-                            wrong += from_zero && called != is;
-                            row.full += called == TileKind::full;
-                            row.partial += called == TileKind::partial;
-                        }
-                        expected.push_back(row);
-                    }
-                    BOOST_TEST(wrong == 0, "wrong tiles, " << tile << ", rank " << rank << ", owner " << owner);
-                    BOOST_TEST((work == expected));
-                    BOOST_TEST(columns.size() ==
-                               static_cast<std::size_t>((std::ssize(keys) + tile.keys - 1) / tile.keys));
-                }
-        }
+                for (int owner = 0; owner < ranks; ++owner)
+                    check_tiles(mask, layout.shard(rank), layout.shard(owner), tile);
     }
 }
 
@@ -178,20 +179,7 @@ BOOST_AUTO_TEST_CASE(tiles_of_random_masks_and_runs_are_called_full_or_empty_onl
         const auto tokens = pick(random, 20, 60);
         const auto mask = random_mask(random, tokens);
         const auto queries = random_runs(random, tokens, 4), owned = random_runs(random, tokens, 6);
-        const auto rows = positions_of(queries), keys = positions_of(owned);
-        const auto tile_rows = pick(random, 1, 8), tile_keys = pick(random, 1, 8);
-        int wrong = 0;
-        for (std::int64_t begin = 0; begin < std::ssize(rows); begin += tile_rows) {
-            const auto end = std::min(begin + tile_rows, std::ssize(rows));
-            const auto hull = row_hull(mask, queries, begin, end);
-            for (const auto& column : key_tiles(mask, owned, tile_keys)) {
-                const auto called = classify(hull, column);
-                if (called == TileKind::partial) continue;
-                ++decided;
-                wrong += called != kind_of(mask, part(rows, begin, end), part(keys, column.begin, column.end));
-            }
-        }
-        BOOST_REQUIRE_EQUAL(wrong, 0);
+        decided += check_tiles(mask, queries, owned, {pick(random, 1, 8), pick(random, 1, 8)});
     }
     BOOST_TEST(decided > trials / 2);  // the trials do reach more than partial tiles
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "layouts/basics/basic_types.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <initializer_list>
 #include <optional>
@@ -21,8 +22,11 @@ constexpr std::optional<std::int64_t> checked_product(std::initializer_list<std:
     return overflows ? std::nullopt : std::optional(product);
 }
 
-/// Throws the Error for a time that is longer than a timeline can hold.
-[[noreturn]] void fail_time_too_long();
+[[noreturn]] inline void fail_time_too_long() {
+    fail(
+        "a time exceeds 106 days (2^63 picoseconds), the longest that a timeline can hold; use fewer tokens, "
+        "heads, dims, sequences or ranks, or a faster machine");
+}
 
 /// to_picoseconds() with a check. Throws Error unless `seconds` is below 9.2e6 (106 days) in magnitude.
 constexpr Picoseconds checked_picoseconds(double seconds) {

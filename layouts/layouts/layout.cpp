@@ -40,11 +40,8 @@ void append_run(std::vector<Run>& runs, const Run& run) {
 std::vector<Run> intersect_runs(std::span<const Run> runs, std::span<const Interval> intervals) {
     std::vector<Run> met;
     for (const auto& run : runs) {
-        const auto steps_to = [&](std::int64_t position) {  // number of the run's positions below it
-            return std::clamp<std::int64_t>((position - run.first + run.stride - 1) / run.stride, 0, run.count);
-        };
         for (const auto& interval : intervals) {
-            const auto begin = steps_to(interval.begin), end = steps_to(interval.end);
+            const auto begin = run.below(interval.begin), end = run.below(interval.end);
             if (begin < end) met.push_back(slice(run, begin, end));
         }
     }
@@ -56,16 +53,14 @@ Layout::Layout(std::string name, std::int64_t tokens, const std::vector<std::vec
     require(!shards.empty(), "layout {} has no ranks; it needs at least 1", name_);
     begin_.push_back(0);
     for (const auto& shard : shards) {
-        std::int64_t count = 0;
         for (const auto& run : shard) {
             require(run.count > 0 && run.stride > 0 && run.first >= 0 && run.last() < tokens_,
                     "layout {}: run of {} positions from {} by {} does not lie inside the {} tokens", name_, run.count,
                     run.first, run.stride, tokens_);
             runs_.push_back(run);
-            count += run.count;
         }
         begin_.push_back(runs_.size());
-        shard_tokens_.push_back(count);
+        shard_tokens_.push_back(count_of(shard));
     }
     const auto owned = std::accumulate(shard_tokens_.begin(), shard_tokens_.end(), std::int64_t{0});
     require(owned == tokens_ && runs_are_disjoint(runs_, tokens_),
@@ -87,11 +82,14 @@ Layout::Owner Layout::owner_of(std::int64_t position) const {
     fail("position {} lies outside the {} tokens of layout {}", position, tokens_, name_);
 }
 
+std::int64_t count_of(std::span<const Run> runs) {
+    return std::accumulate(runs.begin(), runs.end(), std::int64_t{0},
+                           [](std::int64_t count, const Run& run) { return count + run.count; });
+}
+
 std::vector<std::int64_t> positions_of(std::span<const Run> runs) {
-    std::int64_t count = 0;
-    for (const auto& run : runs) count += run.count;
     std::vector<std::int64_t> positions;
-    positions.reserve(static_cast<std::size_t>(count));
+    positions.reserve(static_cast<std::size_t>(count_of(runs)));
     for (const auto& run : runs)
         for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
     return positions;

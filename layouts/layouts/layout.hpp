@@ -4,6 +4,7 @@
 #include "layouts/basics/registry.hpp"
 #include "layouts/masks/mask.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,6 +20,10 @@ struct Run {
 
     constexpr std::int64_t at(std::int64_t i) const { return first + stride * i; }
     constexpr std::int64_t last() const { return at(count - 1); }
+    /// Number of its positions below x.
+    constexpr std::int64_t below(std::int64_t x) const {
+        return std::clamp<std::int64_t>((x - first + stride - 1) / stride, 0, count);
+    }
     friend constexpr bool operator==(const Run&, const Run&) = default;
 };
 
@@ -29,6 +34,21 @@ constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
 
 /// Adds a run of stride 1, as part of the last run if that has stride 1 and ends there.
 void append_run(std::vector<Run>& runs, const Run& run);
+
+/// Number of positions of the runs.
+std::int64_t count_of(std::span<const Run> runs);
+
+/// Calls visit(run part) for the parts of `runs` that make up local indices [begin, end).
+template <class Visit>
+void for_each_part(std::span<const Run> runs, std::int64_t begin, std::int64_t end, Visit visit) {
+    std::int64_t offset = 0;
+    for (const auto& run : runs) {
+        const auto first = std::max(begin - offset, std::int64_t{0}), last = std::min(end - offset, run.count);
+        if (first < last) visit(slice(run, first, last));
+        offset += run.count;
+        if (offset >= end) return;
+    }
+}
 
 /// All positions of the runs, in their order. runs_of() is the reverse.
 std::vector<std::int64_t> positions_of(std::span<const Run> runs);

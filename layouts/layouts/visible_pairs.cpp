@@ -10,8 +10,6 @@ namespace {
 // Up to this many runs, a sum over all of them is faster than a search.
 constexpr std::size_t few_runs = 4;
 
-constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0); }
-
 /// First i >= 0 with start + step*i >= limit, at most `count`.
 std::int64_t first_reaching(std::int64_t start, std::int64_t step, std::int64_t limit, std::int64_t count) {
     if (start >= limit) return 0;
@@ -36,14 +34,9 @@ std::int64_t floor_sum(std::int64_t n, std::int64_t a, std::int64_t b, std::int6
     return sum;
 }
 
-/// Positions of `run` below x.
-std::int64_t run_below(const Run& run, std::int64_t x) {
-    return std::clamp<std::int64_t>(floor_div(x - run.first + run.stride - 1, run.stride), 0, run.count);
-}
-
-/// Sum of run_below(run, start + step*i) over 0 <= i < count.
+/// Sum of run.below(start + step*i) over 0 <= i < count.
 std::int64_t run_sum_below(const Run& run, std::int64_t start, std::int64_t step, std::int64_t count) {
-    if (step == 0) return count * run_below(run, start);
+    if (step == 0) return count * run.below(start);
     const auto offset = start - run.first + run.stride - 1;
     // Avoid divisions where all positions are below, or none: true of most pairs of shards in a large ring.
     if (offset >= run.stride * run.count) return count * run.count;
@@ -85,18 +78,6 @@ bool for_each_piece(const Mask& mask, const Run& run, Visit visit) {
     return true;
 }
 
-/// Calls visit(run part) for the parts of `runs` that make up local indices [begin, end).
-template <class Visit>
-void for_each_part(std::span<const Run> runs, std::int64_t begin, std::int64_t end, Visit visit) {
-    std::int64_t offset = 0;
-    for (const auto& run : runs) {
-        const auto first = std::max(begin - offset, std::int64_t{0}), last = std::min(end - offset, run.count);
-        if (first < last) visit(slice(run, first, last));
-        offset += run.count;
-        if (offset >= end) return;
-    }
-}
-
 }  // namespace
 
 KeyCounter::KeyCounter(std::span<const Run> runs) : runs_(runs.begin(), runs.end()) {
@@ -133,7 +114,7 @@ KeyCounter::KeyCounter(std::span<const Run> runs) : runs_(runs.begin(), runs.end
 std::int64_t KeyCounter::below(std::int64_t x) const {
     if (!contiguous_) {
         std::int64_t sum = 0;
-        for (const auto& run : runs_) sum += run_below(run, x);
+        for (const auto& run : runs_) sum += run.below(x);
         return sum;
     }
     const auto after = std::upper_bound(runs_.begin(), runs_.end(), x,
@@ -247,7 +228,7 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
             if (both.size() == 0) continue;
             std::int64_t before = 0;
             for (const auto& run : keys) {
-                const auto begin = run_below(run, both.begin), end = run_below(run, both.end);
+                const auto begin = run.below(both.begin), end = run.below(both.end);
                 if (begin < end) local.push_back({before + begin, before + end});
                 before += run.count;
             }
@@ -270,13 +251,12 @@ std::vector<Interval> blind_rows(const Mask& mask, std::span<const Run> queries)
 
 std::vector<Interval> unseen_keys(const Mask& mask, std::span<const Run> keys) {
     std::vector<Interval> unseen;
-    std::int64_t count = 0, from = 0;
-    for (const auto& run : keys) count += run.count;
+    std::int64_t from = 0;
     for (const auto& seen : seen_keys(mask, std::array{Run{0, 1, mask.tokens()}}, keys, 1)) {
         unseen.push_back({from, seen.begin});
         from = seen.end;
     }
-    unseen.push_back({from, count});
+    unseen.push_back({from, count_of(keys)});
     return merged(std::move(unseen), 1);
 }
 
@@ -308,8 +288,7 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
 }
 
 std::vector<KeyTile> key_tiles(const Mask& mask, std::span<const Run> keys, std::int64_t tile_keys) {
-    std::int64_t count = 0;
-    for (const auto& run : keys) count += run.count;
+    const auto count = count_of(keys);
     std::vector<KeyTile> tiles;
     for (std::int64_t begin = 0; begin < count; begin += tile_keys) {
         KeyTile tile{begin, std::min(begin + tile_keys, count), std::numeric_limits<std::int64_t>::max(), 0, true};
@@ -336,8 +315,7 @@ TileKind classify(const RowHull& rows, const KeyTile& keys) {
 }
 
 std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows) {
-    std::int64_t count = 0;
-    for (const auto& run : queries) count += run.count;
+    const auto count = count_of(queries);
     std::vector<RowHull> hulls;
     for (std::int64_t begin = 0; begin < count; begin += tile_rows)
         hulls.push_back(row_hull(mask, queries, begin, std::min(begin + tile_rows, count)));

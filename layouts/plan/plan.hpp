@@ -85,7 +85,6 @@ struct PlanCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link
     std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank receives
-    std::int64_t between_hosts = 0;   ///< tokens, counted as often as they cross the network
     double total() const { return seconds[0] + seconds[1]; }
 };
 

@@ -150,8 +150,7 @@ PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const 
       parts_(parts),
       prices_(prices),
       block_(static_cast<double>(mask.tokens()) / ranks),
-      everything_{0, 1, mask.tokens()},
-      keys_(std::span<const Run>(&everything_, 1)) {}
+      keys_(std::array{Run{0, 1, mask.tokens()}}) {}
 
 double PlanPricer::pairs(Interval rows) const {
     const Run run{rows.begin, 1, rows.size()};
@@ -165,12 +164,11 @@ double PlanPricer::whole(const PlanPart& part) const {
     return seconds;
 }
 
-/// The interval from the first to the last key that any of the rows sees.
-Interval PlanPricer::keys_of(Interval rows) const {
-    Interval seen{mask_.tokens(), 0};
-    for (auto segment = mask_.segment_of(rows.begin);
-         segment < mask_.segments().size() && mask_.segments()[segment].rows.begin < rows.end; ++segment) {
-        const auto& one = mask_.segments()[segment];
+Interval keys_of(const Mask& mask, Interval rows) {
+    Interval seen{mask.tokens(), 0};
+    for (auto segment = mask.segment_of(rows.begin);
+         segment < mask.segments().size() && mask.segments()[segment].rows.begin < rows.end; ++segment) {
+        const auto& one = mask.segments()[segment];
         for (const auto row : {std::max(rows.begin, one.rows.begin), std::min(rows.end, one.rows.end) - 1}) {
             const auto keys = one.at(row);
             if (keys == RowKeys{}) continue;
@@ -186,7 +184,7 @@ PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
     PlanCost cost;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
         add_own_rows(parts_[i], pieces[i], loads.by_rank);
-        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(pieces[i], loads);
+        if (parts_[i].pairs > 0) add_keys_of_others(pieces[i], loads);
     }
     cost.work.assign(loads.by_rank.size(), 0);
     for (std::size_t rank = 0; rank < loads.by_rank.size(); ++rank) {
@@ -226,14 +224,13 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
     }
 }
 
-/// Adds the keys of a part that its owners see of each other. Returns the number of keys that cross between hosts.
-std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
+/// Adds the keys of a part that its owners see of each other.
+void PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
     std::vector<int> owners;
     for (const auto& piece : pieces) owners.push_back(piece.rank);
     std::ranges::sort(owners);
     owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
-    if (owners.size() < 2) return 0;
-    std::int64_t between_hosts = 0;
+    if (owners.size() < 2) return;
     const auto give = [&](int from, int to, double keys, bool network) {
         auto& giver = loads.of(from);
         const bool is_first = loads.is_new(loads.gives, from, to);
@@ -245,7 +242,6 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, L
         giver.keys_returned += keys;
         giver.readers += is_first;
         loads.of(to).received[network] += keys;
-        if (network) between_hosts += static_cast<std::int64_t>(keys);
     };
     std::vector<std::vector<const PlanPiece*>> rows_of(owners.size());
     for (const auto& piece : pieces)
@@ -264,7 +260,7 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, L
         double rows = 0;
         for (const auto* piece : rows_of[k]) {
             rows += static_cast<double>(piece->tokens.size());
-            const auto keys = keys_of(piece->tokens);
+            const auto keys = keys_of(mask_, piece->tokens);
             if (keys.size() > 0) seen.push_back(keys);
         }
         for (std::size_t j = 0; j < pieces.size(); ++j) {
@@ -297,7 +293,6 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, L
             load.launches += loads.is_new(loads.attends, rank, static_cast<int>(launch));
         }
     }
-    return between_hosts;
 }
 
 }  // namespace ringlab::layouts

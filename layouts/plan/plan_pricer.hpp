@@ -39,6 +39,9 @@ std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std
 /// part before A and of one behind A also meets the keys of A that the rank holds. It counts for the last piece of A.
 void count_tiles(Pieces& pieces, int ranks, const PlanPrices& prices);
 
+/// The interval from the first to the last key that any of the rows sees; empty if they see none.
+Interval keys_of(const Mask& mask, Interval rows);
+
 /// Prices plans of one mask.
 class PlanPricer {
 public:
@@ -57,10 +60,9 @@ private:
     struct Load;
     struct Loads;
 
-    Interval keys_of(Interval rows) const;
     int host_of(int rank) const { return rank / prices_.ranks_per_host; }
     void add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const;
-    std::int64_t add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const;
+    void add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const;
     static double seconds_of(const LinkPrices& link, double received, double given);
     static double work_of(const Load& load, Pass pass, const PassPrices& prices);
 
@@ -68,7 +70,6 @@ private:
     std::span<const PlanPart> parts_;
     const PlanPrices& prices_;
     double block_;  // tokens of a rank
-    Run everything_;
     KeyCounter keys_;
 };
 

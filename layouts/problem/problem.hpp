@@ -98,6 +98,8 @@ struct Problem {
 
     /// Throws Error that names the value if a size, an option or a combination of them is invalid or not supported.
     void validate() const;
+
+    friend bool operator==(const Problem&, const Problem&) = default;
 };
 
 /// Direction of a pass; a training step has one of each.

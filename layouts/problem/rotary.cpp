@@ -3,6 +3,8 @@
 #include "layouts/basics/require.hpp"
 #include "layouts/basics/typed_names.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -79,10 +81,7 @@ RotaryTable yarn(const ScalingInput& from) {
     return table;
 }
 
-using Kind = RotaryScaling::Kind;
-
 struct KnownScaling {
-    Kind kind;
     std::string name;
     RotaryScalingUsage entry;
     std::vector<std::size_t> counts;  // allowed numbers of parameters
@@ -91,18 +90,16 @@ struct KnownScaling {
 
 const std::vector<KnownScaling>& known_scalings() {
     static const std::vector<KnownScaling> all{
-        {Kind::none, "none", {"none", "frequencies as the base gives them"}, {0}, unscaled},
-        {Kind::linear, "linear", {"linear:FACTOR", "positions divided by FACTOR"}, {1}, linear},
-        {Kind::ntk, "ntk", {"ntk:FACTOR", "base times FACTOR^(n/(n-2)) for n rotated dims"}, {1}, ntk},
-        {Kind::llama3,
-         "llama3",
+        {"none", {"none", "frequencies as the base gives them"}, {0}, unscaled},
+        {"linear", {"linear:FACTOR", "positions divided by FACTOR"}, {1}, linear},
+        {"ntk", {"ntk:FACTOR", "base times FACTOR^(n/(n-2)) for n rotated dims"}, {1}, ntk},
+        {"llama3",
          {"llama3:FACTOR,LOW,HIGH,LENGTH",
           "as Llama 3.1: pairs that rotate less than LOW times over LENGTH are slowed down by FACTOR, those that "
           "rotate more than HIGH times stay"},
          {4},
          llama3},
-        {Kind::yarn,
-         "yarn",
+        {"yarn",
          {"yarn:FACTOR,LENGTH[,FAST,SLOW[,AMPLITUDE]]",
           "as YaRN; by default FAST is 32, SLOW is 1 and AMPLITUDE is 0.1 ln FACTOR + 1"},
          {2, 4, 5},
@@ -120,15 +117,8 @@ const KnownScaling& scaling_named(const std::string& name) {
     throw Error(unknown_name("rotary scaling", name, names));
 }
 
-const KnownScaling& scaling_of(Kind kind) {
-    const auto is = [kind](const KnownScaling& scaling) { return scaling.kind == kind; };
-    return *std::find_if(known_scalings().begin(), known_scalings().end(), is);
-}
-
 std::string text_of(const RotaryScaling& scaling) {
-    auto text = scaling_of(scaling.kind).name;
-    for (std::size_t i = 0; i < scaling.count; ++i) text += fmt::format("{}{}", i == 0 ? ":" : ",", scaling.numbers[i]);
-    return text;
+    return scaling.name + (scaling.numbers.empty() ? "" : fmt::format(":{}", fmt::join(scaling.numbers, ",")));
 }
 
 }  // namespace
@@ -138,28 +128,27 @@ RotaryScaling parse_rotary_scaling(const std::string& text) {
     const auto& known = scaling_named(spec.name);
     const auto& usage = known.entry.usage;
     require(!text.ends_with(':'), "rotary scaling '{}' has nothing after its colon; write it as {}", text, usage);
-    RotaryScaling scaling{known.kind, {}, 0};
+    RotaryScaling scaling{known.name};
     const auto& list = spec.arguments;
-    std::size_t given = 0;
-    for (std::size_t begin = 0; !list.empty() && begin <= list.size(); ++given) {
+    for (std::size_t begin = 0; !list.empty() && begin <= list.size();) {
         const auto end = std::min(list.find(',', begin), list.size());
         double number = 0;
         const auto [rest, error] = std::from_chars(list.data() + begin, list.data() + end, number);
         require(error == std::errc{} && rest == list.data() + end && std::isfinite(number) && number > 0,
                 "rotary scaling '{}' holds '{}'; write it as {}, with positive numbers", text,
                 list.substr(begin, end - begin), usage);
-        if (given < scaling.numbers.size()) scaling.numbers[given] = number;
+        scaling.numbers.push_back(number);
         begin = end + 1;
     }
+    const auto& numbers = scaling.numbers;
+    const auto given = numbers.size();
     require(std::find(known.counts.begin(), known.counts.end(), given) != known.counts.end(),
             "rotary scaling '{}' has {} numbers; write it as {}", text, given, usage);
-    scaling.count = given;
-    const auto& numbers = scaling.numbers;
     require(given == 0 || numbers[0] >= 1, "rotary scaling '{}' has the factor {}; it must be at least 1", text,
             numbers[0]);
-    require(known.kind != Kind::llama3 || numbers[2] > numbers[1],
+    require(known.name != "llama3" || numbers[2] > numbers[1],
             "rotary scaling '{}': HIGH is {}; it must be above LOW, {}", text, numbers[2], numbers[1]);
-    require(known.kind != Kind::yarn || given < 4 || numbers[2] > numbers[3],
+    require(known.name != "yarn" || given < 4 || numbers[2] > numbers[3],
             "rotary scaling '{}': FAST is {}; it must be above SLOW, {}", text, numbers[2], numbers[3]);
     return scaling;
 }
@@ -192,8 +181,7 @@ RotaryTable rotary_table(const Rotary& rotary, std::int64_t head_dim) {
         dims > 0 && dims % 2 == 0 && dims <= head_dim - rotary.first,
         "{} rotated dims from {} on do not fit heads of {}; there must be an even number of them (dims of --rotary)",
         dims, rotary.first, head_dim);
-    auto table = scaling_of(rotary.scaling.kind)
-                     .make({rotary.base, dims, std::span(rotary.scaling.numbers).first(rotary.scaling.count)});
+    auto table = scaling_named(rotary.scaling.name).make({rotary.base, dims, rotary.scaling.numbers});
     table.first = rotary.first;
     table.pairs = rotary.pairs;
     return table;

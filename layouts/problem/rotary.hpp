@@ -2,7 +2,6 @@
 
 #include "layouts/masks/mask.hpp"
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,11 +12,8 @@ namespace ringlab::layouts {
 /// A change of rotary frequencies for sequences longer than those that the model was trained on: frequencies become
 /// lower than the base alone makes them.
 struct RotaryScaling {
-    enum class Kind { none, linear, ntk, llama3, yarn };
-
-    Kind kind = Kind::none;
-    std::array<double, 5> numbers{};  ///< parameters, in the order in which they are typed
-    std::size_t count = 0;            ///< number of parameters given
+    std::string name = "none";         ///< none, linear, ntk, llama3 or yarn
+    std::vector<double> numbers = {};  ///< parameters, in the order in which they are typed
 
     friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
 };

@@ -83,19 +83,14 @@ private:
             expect(part.block == own, "{} slot 0 is that of block {}, not {}", to_string(pool), own, part.block);
             return;
         }
-        int first = 1;
-        for (const auto& group : schedule_.slots()) {
-            if (group.pool != pool) continue;
-            if (slot < first + group.count) {
-                expect(part.heads.count() <= group.heads && schedule_.block_tokens(part.block) <= group.tokens,
-                       "{} slot {} has room for {} heads of {} tokens, not {} of {}", to_string(pool), slot,
-                       group.heads, group.tokens, part.heads.count(), schedule_.block_tokens(part.block));
-                return;
-            }
-            first += group.count;
-        }
-        expect(false, "it uses {} slot {}, but the schedule asks for scratch slots 1..{}", to_string(pool), slot,
-               first - 1);
+        const auto* group = schedule_.slot_group(pool, slot);
+        std::int64_t count = 0;
+        for (const auto& one : schedule_.slots()) count += one.pool == pool ? one.count : 0;
+        expect(group != nullptr, "it uses {} slot {}, but the schedule asks for scratch slots 1..{}", to_string(pool),
+               slot, count);
+        expect(part.heads.count() <= group->heads && schedule_.block_tokens(part.block) <= group->tokens,
+               "{} slot {} has room for {} heads of {} tokens, not {} of {}", to_string(pool), slot, group->heads,
+               group->tokens, part.heads.count(), schedule_.block_tokens(part.block));
     }
 
     const Schedule& schedule_;

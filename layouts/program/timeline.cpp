@@ -10,13 +10,8 @@ namespace {
 
 /// Length of the union of intervals.
 Picoseconds covered(std::vector<Interval> intervals) {
-    std::sort(intervals.begin(), intervals.end(),
-              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-    Picoseconds length = 0, reached = std::numeric_limits<Picoseconds>::min();
-    for (const auto& interval : intervals) {
-        length += std::max<Picoseconds>(0, interval.end - std::max(interval.begin, reached));
-        reached = std::max(reached, interval.end);
-    }
+    Picoseconds length = 0;
+    for (const auto& interval : merged(std::move(intervals), 1)) length += interval.size();
     return length;
 }
 

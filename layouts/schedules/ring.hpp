@@ -36,6 +36,11 @@ protected:
         int previous() const { return rank(at(1)); }
     };
 
+    /// The member of a ring of all ranks.
+    Member member_of_all(int rank) const {
+        return {.position = rank, .size = ranks(), .heads = kv_heads(), .rows = rows_of(rank, query_heads())};
+    }
+
     static constexpr int kv_channel = 0;
     int dkv_channel_ = 1;  ///< changed by schedules that have other channels before it
 
@@ -68,12 +73,6 @@ private:
     static int slot_of_step(const Member& self, int step) { return self.slot + static_cast<int>(turn(step)); }
     static int partial_slot(const Member& self) { return self.slot + 3; }
     static int arrival_slot(const Member& self) { return self.slot + 4; }
-
-    /// Operations that read a K/V slot (indexed by turn()) and must end before it is overwritten.
-    struct Readers {
-        OpIndex attend = -1;
-        OpIndex send = -1;
-    };
 
     Op send_block(const Member& self, int step, OpIndex arrival) const;
     Op receive_block(const Member& self, int step, const Readers& readers) const;

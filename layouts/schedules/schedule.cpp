@@ -3,23 +3,6 @@
 #include <algorithm>
 
 namespace ringlab::layouts {
-namespace {
-
-/// The elements [range.begin, range.end) of the concatenated `runs`.
-std::vector<Run> cut(std::span<const Run> runs, Interval range) {
-    std::vector<Run> part;
-    std::int64_t before = 0;
-    for (const auto& run : runs) {
-        const auto begin = std::max<std::int64_t>(0, range.begin - before);
-        const auto end = std::min(run.count, range.end - before);
-        if (begin < end) part.push_back(slice(run, begin, end));
-        before += run.count;
-    }
-    return part;
-}
-
-}  // namespace
-
 Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions options)
     : problem_(std::move(problem)), mask_(std::move(mask)), layout_(std::move(layout)), options_(std::move(options)) {
     problem_.validate();
@@ -46,7 +29,11 @@ std::span<const Run> Schedule::block(int index) const {
     return index < ranks() ? layout_.shard(index) : blocks_[static_cast<std::size_t>(index)].runs;
 }
 
-std::vector<Run> Schedule::runs(const Part& part) const { return cut(block(part.block), part.tokens); }
+std::vector<Run> Schedule::runs(const Part& part) const {
+    std::vector<Run> runs;
+    for_each_part(block(part.block), part.tokens.begin, part.tokens.end, [&](const Run& run) { runs.push_back(run); });
+    return runs;
+}
 
 std::int64_t Schedule::pair_count(int rows_block, int keys_block) const {
     return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
@@ -62,15 +49,15 @@ std::int64_t Schedule::pair_count(const Part& rows, const Part& keys) const {
 }
 
 DType Schedule::dtype(Pool pool, int slot) const {
-    if (slot > 0) {
-        int first = 1;
-        for (const auto& group : slots_) {
-            if (group.pool != pool) continue;
-            if (slot < first + group.count) return group.dtype;
-            first += group.count;
-        }
-    }
+    if (const auto* group = slot_group(pool, slot)) return group->dtype;
     return description(pool).sum ? accumulator() : problem_.dtype;
+}
+
+const SlotGroup* Schedule::slot_group(Pool pool, int slot) const {
+    int end = 1;
+    for (const auto& group : slots_)
+        if (group.pool == pool && slot > 0 && slot < (end += group.count)) return &group;
+    return nullptr;
 }
 
 std::int64_t Schedule::token_bytes(Pool pool, int slot) const {
@@ -89,11 +76,10 @@ double Schedule::flop(const Op& attend) const {
 
 std::int64_t Schedule::scratch_bytes() const {
     std::int64_t sum = 0;
-    std::array<int, pool_count> first{};
+    std::array<int, pool_count> last{};
     for (const auto& group : slots_) {
-        auto& slot = first[static_cast<std::size_t>(group.pool)];
-        sum += group.count * bytes(group.pool, slot + 1, {0, {0, group.heads}, {0, group.tokens}});
-        slot += group.count;
+        auto& slot = last[index(static_cast<int>(group.pool))] += group.count;
+        sum += group.count * bytes(group.pool, slot, {0, {0, group.heads}, {0, group.tokens}});
     }
     return sum;
 }
@@ -155,8 +141,7 @@ void Schedule::add_blocks_of_whole_intervals() {
 }
 
 int Schedule::add_block(std::vector<Run> runs) {
-    std::int64_t tokens = 0;
-    for (const auto& run : runs) tokens += run.count;
+    const auto tokens = count_of(runs);
     const KeyCounter keys(runs);
     blocks_.push_back({std::move(runs), tokens, keys});
     return blocks() - 1;
@@ -184,8 +169,8 @@ Op Schedule::attend(int step, const Part& rows, const Part& keys, int row_slot, 
     return op;
 }
 
-Op Schedule::operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read,
-                                   int source) const {
+Op Schedule::from_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read,
+                         int source) const {
     Op op;
     op.kind = kind;
     op.pool = pool;
@@ -198,29 +183,12 @@ Op Schedule::operation_with_source(OpKind kind, Pool pool, int step, const Part&
     return op;
 }
 
-Op Schedule::merge(int step, const Part& rows, int slot, int source) const {
-    return operation_with_source(OpKind::merge, Pool::output, step, rows, slot, rows, source);
-}
-
-Op Schedule::add(Pool pool, int step, const Part& part, int slot, int source) const {
-    return operation_with_source(OpKind::add, pool, step, part, slot, part, source);
-}
-
-Op Schedule::add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
-    return operation_with_source(OpKind::add, pool, step, part, slot, read, source);
-}
-
-Op Schedule::copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
-    return operation_with_source(OpKind::copy, pool, step, part, slot, read, source);
-}
-
 Op Schedule::expand(int step, const Part& keys, int slot, int source) const {
-    return operation_with_source(OpKind::expand, Pool::kv, step, keys, slot, {keys.block, {0, 1}, keys.tokens}, source);
+    return from_source(OpKind::expand, Pool::kv, step, keys, slot, {keys.block, {0, 1}, keys.tokens}, source);
 }
 
 Op Schedule::compress(int step, const Part& keys, int slot, int latent_slot, int source) const {
-    auto op = operation_with_source(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot,
-                                    keys, source);
+    auto op = from_source(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot, keys, source);
     op.slot(Pool::latent) = latent_slot;
     return op;
 }
@@ -304,14 +272,9 @@ bool pairs_depend_on_rank_order(const Mask& mask, const Layout& layout) {
 }
 
 void require_same_problem(const Schedule& forward, const Schedule& backward) {
-    const auto& a = forward.problem();
-    const auto& b = backward.problem();
-    const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries &&
-                              a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
-                              a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
-                              a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
-                              a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
-                              forward.keeps(Pool::kv) == backward.keeps(Pool::kv) &&
+    auto problem = forward.problem(), other = backward.problem();
+    for (auto* one : {&problem, &other}) one->scale = one->effective_scale();
+    const bool same_problem = problem == other && forward.keeps(Pool::kv) == backward.keeps(Pool::kv) &&
                               forward.options().keeps_rows_together == backward.options().keeps_rows_together;
     require(same_problem, "the forward and the backward schedule have different problems; they must be the same");
     bool same_layout = forward.ranks() == backward.ranks();

@@ -97,6 +97,8 @@ public:
 
     /// The scratch slots that every rank needs.
     const std::vector<SlotGroup>& slots() const { return slots_; }
+    /// The group that a scratch slot belongs to; null for slot 0, and if there is no such slot.
+    const SlotGroup* slot_group(Pool pool, int slot) const;
 
     /// The name of each channel that this pass uses, after what travels on it: "K,V".
     const std::vector<std::string>& channels() const { return channels_; }
@@ -164,6 +166,16 @@ public:
     std::int64_t scratch_bytes() const;
 
 protected:
+    /// Operations that read a slot of blocks that travel, and must end before it is overwritten.
+    struct Readers {
+        OpIndex attend = -1, send = -1;
+
+        void let_go(Op& op) const {
+            op.run_after(attend);
+            op.run_after(send);
+        }
+    };
+
     static constexpr std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
     /// The rank so many places after or before another in the ring of all ranks.
@@ -212,6 +224,8 @@ protected:
     /// K and V are expanded from the latent at their owner, so ranks own K and V, see keeps().
     void expand_at_owner() { expands_at_owner_ = true; }
     int add_block(std::vector<Run> runs);  ///< returns the index of the new block
+    /// Takes over the blocks of a schedule of the same layout and query rows.
+    void take_blocks(const Schedule& other) { blocks_ = other.blocks_; }
     std::int64_t largest_rows() const;     ///< largest number of query rows of a rank
     bool partials() const { return options_.pass == Pass::forward && options_.accumulation == Accumulation::partials; }
 
@@ -220,10 +234,18 @@ protected:
     // Accumulation::partials its output slot is row_slot + 1, and begins and ends are set. `part` and `slot` are
     // written; `read` and `source` are the part and the slot that are read.
     Op attend(int step, const Part& rows, const Part& keys, int row_slot, int kv_slot) const;
-    Op merge(int step, const Part& rows, int slot, int source) const;
-    Op add(Pool pool, int step, const Part& part, int slot, int source) const;
-    Op add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
-    Op copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+    Op merge(int step, const Part& rows, int slot, int source) const {
+        return from_source(OpKind::merge, Pool::output, step, rows, slot, rows, source);
+    }
+    Op add(Pool pool, int step, const Part& part, int slot, int source) const {
+        return from_source(OpKind::add, pool, step, part, slot, part, source);
+    }
+    Op add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+        return from_source(OpKind::add, pool, step, part, slot, read, source);
+    }
+    Op copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+        return from_source(OpKind::copy, pool, step, part, slot, read, source);
+    }
     /// `keys` has the heads for which K and V are computed, or over which their gradients are summed.
     Op expand(int step, const Part& keys, int slot, int source) const;
     Op compress(int step, const Part& keys, int slot, int latent_slot, int source) const;
@@ -237,8 +259,7 @@ private:
     };
 
     void add_blocks_of_whole_intervals();
-    Op operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read,
-                             int source) const;
+    Op from_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
 
     Problem problem_;
     Mask mask_;

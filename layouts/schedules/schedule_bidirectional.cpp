@@ -49,10 +49,6 @@ private:
         return step <= steps(way) && (way == up || step > 0) && needs(rank, owner_at(rank, way, step));
     }
 
-    struct Readers {
-        OpIndex attend = -1;
-        OpIndex send = -1;
-    };
     struct Travel {
         std::array<Readers, 5> readers;          // by K/V slot
         std::array<OpIndex, 2> arrival{-1, -1};  // by direction, of the block held at this step
@@ -74,8 +70,7 @@ private:
                 auto& readers = state.readers[index(kv_slot(way, step + 1))];
                 auto op = transfer(OpKind::receive, kv_channel(way), Pool::kv, step + 1, previous(rank, way),
                                    part(coming, kv_heads()), kv_slot(way, step + 1));
-                op.run_after(readers.attend);
-                op.run_after(readers.send);
+                readers.let_go(op);
                 state.next_arrival[index(way)] = co_yield op;
                 readers = {};
             }

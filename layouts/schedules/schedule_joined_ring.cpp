@@ -54,11 +54,7 @@ public:
     }
 
     Ops ops(int rank) const override {
-        Member self;
-        self.position = rank;
-        self.size = ranks();
-        self.heads = kv_heads();
-        self.rows = rows_of(rank, query_heads());
+        const auto self = member_of_all(rank);
         if (by_steps_) return backward_by_steps(self);
         return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
     }

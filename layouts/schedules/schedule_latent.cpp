@@ -39,10 +39,7 @@ public:
                 options().schedule, expanded_schedule_name, options().schedule);
         add_slots(Pool::kv, 1, heads, tokens);
         if (options().pass == Pass::backward) add_slots(Pool::dkv, 1, heads, tokens);
-        for (int block = blocks(); block < keys_->blocks(); ++block) {
-            const auto runs = keys_->block(block);
-            add_block({runs.begin(), runs.end()});
-        }
+        take_blocks(*keys_);
         std::vector<std::string> names;
         for (const auto& name : keys_->channels()) names.push_back(travelling(name));
         set_channels(std::move(names));
@@ -132,10 +129,7 @@ public:
         expand_at_owner();
         for (const auto& group : inner_->slots())
             add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
-        for (int block = blocks(); block < inner_->blocks(); ++block) {
-            const auto runs = inner_->block(block);
-            add_block({runs.begin(), runs.end()});
-        }
+        take_blocks(*inner_);
         set_channels(inner_->channels());
     }
 

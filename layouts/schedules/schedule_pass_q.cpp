@@ -57,12 +57,6 @@ private:
         }
     }
 
-    /// Operations that read a slot of rows and must end before it is overwritten.
-    struct Readers {
-        OpIndex attend = -1;
-        OpIndex send = -1;
-    };
-
     /// Sends on the rows that are here at `step`, and receives those for the next step; in the backward pass Q and dO.
     /// `arrival`: of the rows that are here; `next_arrival`: set to that of the rows for the next step. `readers`: by
     /// slot.
@@ -85,8 +79,7 @@ private:
         for (std::size_t i = 0; i < pools_used; ++i) {
             auto op = transfer(OpKind::receive, rows_channel, pools[i], step + 1, previous(rank), rows_of(coming_owner),
                                slot_of_step(step + 1));
-            op.run_after(coming.attend);
-            op.run_after(coming.send);
+            coming.let_go(op);
             next_arrival = co_yield op;
         }
         coming = {};

@@ -52,6 +52,11 @@ private:
                         block_slot(distance, group));
     }
 
+    Op attend_to(int rank, int distance, int group) const {
+        return attend(distance, rows_of(rank, query_heads(heads_of(group))),
+                      part(behind(rank, distance), heads_of(group)), 0, block_slot(distance, group));
+    }
+
     // As in RingSchedule, the coroutines build all operations in the same Op.
 
     Ops forward(int rank) const {
@@ -61,15 +66,13 @@ private:
         for (int group = 0; group < groups_; ++group) {
             bool begun = false;
             for (int distance = 0; distance <= last; ++distance) {
-                const int owner = behind(rank, distance);
-                if (!needs(rank, owner)) continue;
+                if (!needs(rank, behind(rank, distance))) continue;
                 OpIndex arrival = -1;
                 if (distance > 0) {
                     op = fetch(rank, distance, group);
                     arrival = co_yield op;
                 }
-                op = attend(distance, rows_of(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
-                            block_slot(distance, group));
+                op = attend_to(rank, distance, group);
                 op.begins |= !begun;
                 op.ends |= distance == last;
                 op.fused = continues;
@@ -101,8 +104,7 @@ private:
                     op = fetch(rank, distance, group);
                     arrival = co_yield op;
                 }
-                op = attend(distance, rows_of(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
-                            block_slot(distance, group));
+                op = attend_to(rank, distance, group);
                 op.slot(Pool::dkv) = distance == 0 ? 0 : outgoing_slot(distance, group);
                 op.begins = !std::exchange(begun[index(group)], true);
                 op.fused = continues;

@@ -40,8 +40,7 @@ Op RingSchedule::send_block(const Member& self, int step, OpIndex arrival) const
 Op RingSchedule::receive_block(const Member& self, int step, const Readers& readers) const {
     auto op = transfer(OpKind::receive, kv_channel, Pool::kv, step, self.previous(), keys_at(self, step),
                        slot_of_step(self, step));
-    op.run_after(readers.attend);
-    op.run_after(readers.send);
+    readers.let_go(op);
     return op;
 }
 
@@ -184,12 +183,7 @@ public:
     }
 
     Ops ops(int rank) const override {
-        Member self;
-        self.position = rank;
-        self.size = ranks();
-        self.heads = kv_heads();
-        self.rows = rows_of(rank, query_heads());
-        return options().pass == Pass::forward ? forward(self) : backward(self);
+        return options().pass == Pass::forward ? forward(member_of_all(rank)) : backward(member_of_all(rank));
     }
 };
 

@@ -15,13 +15,9 @@ std::vector<Interval> ranges_at(std::span<const Interval> positions, std::span<c
     std::vector<Interval> ranges;
     std::int64_t before = 0;
     for (const auto& run : shard) {
-        const auto index = [&](std::int64_t position) {
-            const auto rounded_up = (position - run.first + run.stride - 1) / run.stride;
-            return position <= run.first ? 0 : std::min(rounded_up, run.count);
-        };
         const auto first = std::ranges::lower_bound(positions, run.first + 1, {}, &Interval::end);
         for (auto at = first; at != positions.end() && at->begin <= run.last(); ++at)
-            ranges.push_back({before + index(at->begin), before + index(at->end)});
+            ranges.push_back({before + run.below(at->begin), before + run.below(at->end)});
         before += run.count;
     }
     return merged(std::move(ranges), gap);

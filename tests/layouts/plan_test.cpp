@@ -258,7 +258,6 @@ BOOST_AUTO_TEST_CASE(the_price_of_two_ranks_is_that_of_the_busier_one) {
     // Rank 0 sends 2 keys and gets 2 gradients, which takes longer than 1 sum of 2 keys.
     BOOST_TEST(cost.seconds[1] == 2000);
     BOOST_TEST(cost.work[0] == 3 + 20 + 100 + 1 + 20);
-    BOOST_TEST(cost.between_hosts == 2);
     BOOST_TEST(cost.most_gathered == 2);
 }
 
@@ -336,14 +335,13 @@ BOOST_AUTO_TEST_CASE(tiles_of_rows_that_see_a_part_are_those_that_a_launch_for_i
 }
 
 BOOST_AUTO_TEST_CASE(a_key_that_a_host_sees_may_cross_once) {
-    const auto mask = make_mask("full", 16);
-    auto prices = default_plan_prices();
+    PlanPrices prices;
+    prices.passes[0] = {.between = {.key = 1}};
     prices.ranks_per_host = 2;
-    prices.crosses_once = false;
     const auto layout = make_layout("contiguous", 16, 4);
-    BOOST_TEST(plan_cost(layout, mask, prices).between_hosts == 4 * 8);
+    BOOST_TEST(plan_cost(layout, make_mask("full", 16), prices).seconds[0] == 8);
     prices.crosses_once = true;
-    BOOST_TEST(plan_cost(layout, mask, prices).between_hosts == 2 * 8);
+    BOOST_TEST(plan_cost(layout, make_mask("full", 16), prices).seconds[0] == 4);
 }
 
 // By hand: rank 0 owns tokens 0-3 and 12-15. Rank 1 sees four of its keys in one document and two in another.

@@ -1,6 +1,5 @@
 // Ranks that are said to do the same but for their number do.
 #include "layouts/schedules/schedule.hpp"
-#include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -319,6 +319,37 @@ private:
 
 }  // namespace
 
+Problem problem_of(const Mask& mask) {
+    auto problem = eight_heads;
+    problem.tokens = mask.tokens();
+    return problem;
+}
+
+std::unique_ptr<Schedule> schedule_of(const Case& c, const ScheduleOptions& options) {
+    return make_schedule(problem_of(c.mask), c.mask, c.layout, options);
+}
+
+Case exact_case(const std::string& mask, const std::string& layout, std::int64_t tokens, int ranks) {
+    auto made = make_mask(mask, tokens);
+    auto laid_out = make_layout(layout, made, ranks);
+    return {std::move(made), std::move(laid_out)};
+}
+
+std::ostream& operator<<(std::ostream& out, const Traffic& t) {
+    return out << t.messages << " messages, " << t.bytes << " bytes";
+}
+
+Traffic traffic_of(const Schedule& schedule, Pool pool) {
+    Traffic traffic;
+    for (const auto& ops : written(schedule))
+        for (const auto& op : ops)
+            if ((op.kind == OpKind::send || op.kind == OpKind::fetch) && op.pool == pool) {
+                ++traffic.messages;
+                traffic.bytes += op.bytes;
+            }
+    return traffic;
+}
+
 Written written(const Schedule& schedule) {
     Written all;
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -334,8 +365,7 @@ WrittenSchedule::WrittenSchedule(const Schedule& like, Written ops)
     if (like.problem().latent.is_given() && like.keeps(Pool::kv)) expand_at_owner();
     set_channels(like.channels());
     for (const auto& group : like.slots()) add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
-    for (int block = blocks(); block < like.blocks(); ++block)
-        add_block({like.block(block).begin(), like.block(block).end()});
+    take_blocks(like);
 }
 
 Ops WrittenSchedule::ops(int rank) const {

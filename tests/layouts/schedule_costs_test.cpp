@@ -3,7 +3,6 @@
 #include "layouts/program/timeline.hpp"
 #include "layouts/schedules/schedule.hpp"
 
-#include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -1,6 +1,6 @@
 #include "layouts/schedules/schedule.hpp"
 #include "tests/layouts/cases.hpp"
-#include "tests/layouts/schedule_cases.hpp"
+#include "tests/layouts/schedule_checker.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -140,11 +140,10 @@ void Schedule::add_blocks_of_whole_intervals() {
     for (auto& runs : rows) add_block(std::move(runs));
 }
 
-int Schedule::add_block(std::vector<Run> runs) {
+void Schedule::add_block(std::vector<Run> runs) {
     const auto tokens = count_of(runs);
     const KeyCounter keys(runs);
     blocks_.push_back({std::move(runs), tokens, keys});
-    return blocks() - 1;
 }
 
 std::int64_t Schedule::largest_rows() const {

@@ -223,10 +223,10 @@ protected:
     void find_rank_symmetry();
     /// K and V are expanded from the latent at their owner, so ranks own K and V, see keeps().
     void expand_at_owner() { expands_at_owner_ = true; }
-    int add_block(std::vector<Run> runs);  ///< returns the index of the new block
+    void add_block(std::vector<Run> runs);
     /// Takes over the blocks of a schedule of the same layout and query rows.
     void take_blocks(const Schedule& other) { blocks_ = other.blocks_; }
-    std::int64_t largest_rows() const;     ///< largest number of query rows of a rank
+    std::int64_t largest_rows() const;  ///< largest number of query rows of a rank
     bool partials() const { return options_.pass == Pass::forward && options_.accumulation == Accumulation::partials; }
 
     // Operations with those fields filled in that follow from the problem; the caller adds begins, ends and

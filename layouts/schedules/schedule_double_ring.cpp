@@ -21,7 +21,7 @@ public:
         for (int block = 0; block < ranks(); ++block) {
             auto& outer = outer_.emplace_back();
             for (int round = 0; round < hosts_; ++round) {
-                auto& inner = inner_.emplace_back();
+                auto& inner = inner_.emplace_back(Hops{0, -1});
                 for (int step = 0; step < size_; ++step) {
                     if (!needs(holder(block, round, step), block)) continue;
                     if (inner.last < 0) inner.first = step;
@@ -46,13 +46,6 @@ private:
     static constexpr int most_ranks = 8192;
     enum Channel : int { kv_inside, kv_between, dkv_inside, dkv_between };
 
-    // Which ranks of the host need a block in one round, in steps from the rank that begins the round with it: the
-    // first and the last; last is -1 if none does.
-    struct HostHops {
-        int first = 0;
-        int last = -1;
-    };
-
     // K/V slots: 1 and 2 in turn for blocks that begin a round, 3 and 4 for blocks that go around inside a host. dK/dV
     // slots: 1 and 2 for gradients that go around inside, 3 for the rank's own part until it is added, 4 and 5 for a
     // host's sum, 6 and 7 for the sum over hosts, 8 and 9 for gradients of the own block that arrive from inside and
@@ -76,7 +69,7 @@ private:
     int previous_inside(int rank) const { return at(host(rank), place(rank) - 1); }
     int next_host(int rank) const { return at(host(rank) + 1, place(rank)); }
     int previous_host(int rank) const { return at(host(rank) - 1, place(rank)); }
-    const HostHops& inner(int block, int round) const { return inner_[index(block * hosts_ + round)]; }
+    const Hops& inner(int block, int round) const { return inner_[index(block * hosts_ + round)]; }
     const Hops& outer(int block) const { return outer_[index(block)]; }
     Part keys(int block) const { return part(block, kv_heads()); }
 
@@ -279,7 +272,9 @@ private:
     }
 
     int size_, hosts_;
-    std::vector<HostHops> inner_;  // by block, then round
+    /// By block, then round: which ranks of the host need the block, in steps from the rank that begins the round with
+    /// it; `last` is -1 if none does.
+    std::vector<Hops> inner_;
     /// By block: rounds, other than the one in the owner's host, in which a rank needs it.
     std::vector<Hops> outer_;
 };

@@ -55,26 +55,6 @@ Guardian::~Guardian() {
     for (auto& end : alarm_pipe) close(std::exchange(end, -1));
 }
 
-void Guardian::look_by(Look look) {
-    const std::lock_guard lock(mutex_);
-    look_ = std::move(look);
-}
-
-void Guardian::suspect_by(std::function<std::string()> suspects) {
-    const std::lock_guard lock(mutex_);
-    suspects_ = std::move(suspects);
-}
-
-void Guardian::advise(std::string advice) {
-    const std::lock_guard lock(mutex_);
-    advice_ = std::move(advice);
-}
-
-void Guardian::set_name(std::string name) {
-    const std::lock_guard lock(mutex_);
-    name_ = std::move(name);
-}
-
 void Guardian::watch(const char* call, Clock::duration limit) {
     const std::lock_guard lock(mutex_);
     call_ = call;

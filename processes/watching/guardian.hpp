@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace ringlab::processes {
 
@@ -32,22 +33,27 @@ public:
     Clock::duration interval() const { return interval_; }
 
     /// Replaces the check; an empty one removes it. When this returns, the check before is not running any more.
-    void look_by(Look look);
+    void look_by(Look look) { set(look_, std::move(look)); }
 
     /// Sets the function that says, as a text, which processes are stopped or gone (empty: none). It is called when a
     /// wait was too long, or when this process is asked to end.
-    void suspect_by(std::function<std::string()> suspects);
+    void suspect_by(std::function<std::string()> suspects) { set(suspects_, std::move(suspects)); }
 
     /// Sets a text that is appended to every line.
-    void advise(std::string advice);
+    void advise(std::string advice) { set(advice_, std::move(advice)); }
 
     /// Sets the name of this process in the line; at first it is "process 1234".
-    void set_name(std::string name);
+    void set_name(std::string name) { set(name_, std::move(name)); }
 
     /// From now on the process waits in `call`, which may take at most `limit`. Null: it waits for nothing.
     void watch(const char* call, Clock::duration limit);
 
 private:
+    template <class Value>
+    void set(Value& member, Value value) {
+        const std::lock_guard lock(mutex_);
+        member = std::move(value);
+    }
     void run();
     std::string complaint(Clock::duration elapsed);
     std::string reason_to_end() const;

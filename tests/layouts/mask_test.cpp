@@ -150,16 +150,6 @@ BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_or_with_too_many_is_refused) {
                "tokens is 9223372036854775807" + right);
 }
 
-BOOST_AUTO_TEST_CASE(causal_is_one_segment_and_row_2_of_4_sees_keys_0_to_3) {
-    const auto causal = make_mask("causal", 4);
-    BOOST_REQUIRE(causal.segments().size() == 1);
-    const auto& segment = causal.segments().front();
-    BOOST_CHECK((segment.rows == Interval{0, 4}));
-    BOOST_CHECK((segment.begin == Bound{0, 0}));
-    BOOST_CHECK((segment.end == Bound{1, 1}));
-    BOOST_CHECK((causal.row(2) == RowKeys{0, 3, 0}));
-}
-
 BOOST_AUTO_TEST_CASE(segments_stay_few_however_long_the_sequence) {
     constexpr auto tokens = std::int64_t{1} << 30;
     BOOST_TEST(make_mask("full", tokens).segments().size() == 1);

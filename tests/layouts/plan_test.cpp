@@ -164,20 +164,6 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     BOOST_TEST(mean < 1.11);
 }
 
-// It has a third of the pairs: about six ranks' work, of a host's eight. With the default prices of the network its
-// ranks may be of two hosts, if their work is more even then.
-BOOST_AUTO_TEST_CASE(a_document_that_fits_a_host_stays_in_it_if_the_network_is_slow) {
-    const auto mask = make_mask("causal+documents:2048x4,8192,2048x24", 65536);
-    auto prices = default_plan_prices();
-    for (auto& pass : prices.passes) {
-        pass.between.key *= 16;
-        pass.between.gradient *= 16;
-    }
-    const auto ranks = owners(planned_layout(mask, 16, prices), {8192, 16384});
-    BOOST_TEST(ranks.size() > 1u);
-    BOOST_TEST(ranks.front() / 8 == ranks.back() / 8);
-}
-
 // Half of the tokens are one document, with nearly all of the pairs.
 BOOST_AUTO_TEST_CASE(a_dear_network_keeps_a_document_on_fewer_hosts) {
     const auto mask = make_mask("causal+documents:32768,128x256", 65536);

@@ -15,6 +15,49 @@ std::vector<std::string> split(const std::string& text, char separator) {
     return parts;
 }
 
+/// Lengths as they are typed: "2,3x2" is 2, 3, 3.
+std::vector<Token> lengths_of(const std::string& text) {
+    std::vector<Token> lengths;
+    for (const auto& item : split(text, ',')) {
+        const auto parts = split(item, 'x');
+        lengths.insert(lengths.end(), parts.size() == 2 ? std::stoul(parts[1]) : 1, std::stoll(parts.at(0)));
+    }
+    return lengths;
+}
+
+/// A number for each token of a sequence.
+class PerToken {
+public:
+    void append(Token tokens, Token value) { values_.insert(values_.end(), static_cast<std::size_t>(tokens), value); }
+    Token operator[](Token token) const { return values_.at(static_cast<std::size_t>(token)); }
+    void set(Token token, Token value) { values_.at(static_cast<std::size_t>(token)) = value; }
+
+private:
+    std::vector<Token> values_;
+};
+
+/// The number, from 0, of each token's part, where parts of these lengths follow each other.
+PerToken parts_of(const std::vector<Token>& lengths) {
+    PerToken part;
+    Token number = 0;
+    for (const auto length : lengths) part.append(length, number++);
+    return part;
+}
+
+/// Lengths of random parts that make up the sequence.
+std::string random_lengths(Random& random, Token tokens) {
+    const auto equal = pick(random, 1, tokens);
+    if (tokens % equal == 0 && pick(random, 0, 1) == 0)
+        return std::to_string(equal) + "x" + std::to_string(tokens / equal);
+    std::string text;
+    for (auto left = tokens; left > 0;) {
+        const auto length = pick(random, 1, left);
+        left -= length;
+        text += std::to_string(length) + (left > 0 ? "," : "");
+    }
+    return text;
+}
+
 std::string no_arguments(Random&, Token) { return ""; }
 
 std::string random_spec(const std::pair<const std::string, Oracle>& mask, Random& random, Token tokens) {
@@ -71,35 +114,6 @@ std::vector<std::string> mask_examples(Token tokens) {
 
 Token pick(Random& random, Token low, Token high) {
     return low + static_cast<Token>(random() % static_cast<std::uint64_t>(high - low + 1));
-}
-
-std::vector<Token> lengths_of(const std::string& text) {
-    std::vector<Token> lengths;
-    for (const auto& item : split(text, ',')) {
-        const auto parts = split(item, 'x');
-        lengths.insert(lengths.end(), parts.size() == 2 ? std::stoul(parts[1]) : 1, std::stoll(parts.at(0)));
-    }
-    return lengths;
-}
-
-PerToken parts_of(const std::vector<Token>& lengths) {
-    PerToken part;
-    Token number = 0;
-    for (const auto length : lengths) part.append(length, number++);
-    return part;
-}
-
-std::string random_lengths(Random& random, Token tokens) {
-    const auto equal = pick(random, 1, tokens);
-    if (tokens % equal == 0 && pick(random, 0, 1) == 0)
-        return std::to_string(equal) + "x" + std::to_string(tokens / equal);
-    std::string text;
-    for (auto left = tokens; left > 0;) {
-        const auto length = pick(random, 1, left);
-        left -= length;
-        text += std::to_string(length) + (left > 0 ? "," : "");
-    }
-    return text;
 }
 
 const std::map<std::string, Oracle>& oracles() {

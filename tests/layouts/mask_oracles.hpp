@@ -59,24 +59,4 @@ std::vector<std::string> mask_examples(Token tokens);
 /// A uniform whole number of [low, high].
 Token pick(Random& random, Token low, Token high);
 
-/// Lengths as they are typed: "2,3x2" is 2, 3, 3.
-std::vector<Token> lengths_of(const std::string& text);
-
-/// A number for each token of a sequence.
-class PerToken {
-public:
-    void append(Token tokens, Token value) { values_.insert(values_.end(), static_cast<std::size_t>(tokens), value); }
-    Token operator[](Token token) const { return values_.at(static_cast<std::size_t>(token)); }
-    void set(Token token, Token value) { values_.at(static_cast<std::size_t>(token)) = value; }
-
-private:
-    std::vector<Token> values_;
-};
-
-/// The number, from 0, of each token's part, where parts of these lengths follow each other.
-PerToken parts_of(const std::vector<Token>& lengths);
-
-/// Lengths of random parts that make up the sequence.
-std::string random_lengths(Random& random, Token tokens);
-
 }  // namespace ringlab::mask_oracles

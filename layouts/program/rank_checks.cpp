@@ -12,90 +12,74 @@ bool same_tokens(const Schedule& schedule, const Part& a, const Part& b) {
 
 namespace {
 
-/// Checks each operation of one rank by itself: peers, bytes, heads, slots. SlotContents checks how they interact
-/// within a rank, resolve() how those of all ranks do.
-class OperationCheck {
-public:
-    OperationCheck(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
+// Checks of each operation of one rank by itself: peers, bytes, heads, slots. SlotContents checks how they interact
+// within a rank, resolve() how those of all ranks do. All throw Error that says what is malformed.
 
-    /// Throws Error that names rank and operation if the operation is malformed.
-    void operator()(OpIndex which, const Op& op) const {
-        const auto expect = [&](bool right, std::string_view format, const auto&... values) {
-            if (!right)
-                fail("{}: {}", describe(rank_, which, op), fmt::vformat(format, fmt::make_format_args(values...)));
-        };
-        for (const auto before : op.after()) expect(before < which, "it waits for operation {}, a later one", before);
-        if (op.transfers()) {
-            expect(0 <= op.peer && op.peer < schedule_.ranks() && op.peer != rank_, "there is no such peer");
-            expect(0 <= op.channel && op.lane() < schedule_.lanes(), "channel {} of {} channels", op.channel,
-                   schedule_.channels().size());
-        }
-        const bool backward = schedule_.options().pass == Pass::backward;
-        const bool may_add = (op.kind == OpKind::attend && backward) || op.kind == OpKind::compress;
-        expect(!op.adds || may_add, "only attends of the backward pass and compress operations may add to a gradient");
-        const bool latent = schedule_.problem().latent.is_given();
-        expect(op.kind != OpKind::expand || latent, "the problem has no latent");
-        expect(op.kind != OpKind::compress || (latent && backward), "this pass has no gradient of a latent");
-        if (op.kind != OpKind::attend) check_bytes(expect, op);
-        if (op.kind == OpKind::fetch)
-            expect((op.pool == Pool::kv || op.pool == Pool::latent) && op.part.block == op.peer,
-                   "it must fetch the peer's own K,V or latent");
-        if (op.kind == OpKind::receive || op.kind == OpKind::fetch || op.kind == OpKind::copy)
-            expect(op.slot() > 0 || !is_input(op.pool), "it would overwrite the rank's own {}", to_string(op.pool));
-        if (op.kind == OpKind::attend) check_heads(expect, op);
-        for (const auto& operand : Operands(op, schedule_.options().pass)) check_operand(expect, operand);
+void check_bytes(const Schedule& schedule, const Op& op) {
+    const auto bytes = op.transfers() ? schedule.bytes(op.pool, op.slot(), op.part)
+                                      : schedule.bytes(op.source_pool(), op.source, op.read());
+    require(op.bytes == bytes, "it has {} bytes; its part has {}", op.bytes, bytes);
+    const bool same_heads = op.source_pool() != op.pool || op.read().heads == op.part.heads;
+    const bool same = op.transfers() || (same_heads && same_tokens(schedule, op.read(), op.part));
+    require(same, "it reads other tokens or heads than it writes");
+}
+
+void check_heads(const Schedule& schedule, const Op& attend) {
+    const auto group = static_cast<int>(schedule.problem().query_heads_per_kv_head());
+    const auto rows = attend.rows().heads, keys = attend.part.heads;
+    const bool all = rows.begin == keys.begin * group && rows.end == keys.end * group;
+    const bool some_of_one = keys.count() == 1 && keys.begin * group <= rows.begin && rows.end <= keys.end * group;
+    require(all || some_of_one, "query heads {}..{} do not read K,V heads {}..{} as one block", rows.begin,
+            rows.end - 1, keys.begin, keys.end - 1);
+}
+
+void check_operand(const Schedule& schedule, int rank, const Operand& operand) {
+    const auto& [pool, slot, part, access, last] = operand;
+    const auto all = heads_of(schedule.problem(), pool);
+    require(0 <= part.block && part.block < schedule.blocks(), "there is no block {}", part.block);
+    require(0 <= part.heads.begin && part.heads.begin < part.heads.end && part.heads.end <= all,
+            "there are no heads {}..{}", part.heads.begin, part.heads.end - 1);
+    const auto tokens = schedule.block_tokens(part.block);
+    require(0 <= part.tokens.begin && part.tokens.begin <= part.tokens.end && part.tokens.end <= tokens,
+            "block {} has no tokens {}..{}", part.block, part.tokens.begin, part.tokens.end - 1);
+    if (slot == 0) {
+        require(schedule.keeps(pool), "the rank has no {} of its own", to_string(pool));
+        const int own = schedule.own_block(pool, rank);
+        require(part.block == own, "{} slot 0 is that of block {}, not {}", to_string(pool), own, part.block);
+        return;
     }
+    const auto* group = schedule.slot_group(pool, slot);
+    int count = 0;
+    for (const auto& one : schedule.slots()) count += one.pool == pool ? one.count : 0;
+    require(group != nullptr, "it uses {} slot {}, but the schedule asks for scratch slots 1..{}", to_string(pool),
+            slot, count);
+    require(part.heads.count() <= group->heads && tokens <= group->tokens,
+            "{} slot {} has room for {} heads of {} tokens, not {} of {}", to_string(pool), slot, group->heads,
+            group->tokens, part.heads.count(), tokens);
+}
 
-private:
-    template <class Expect>
-    void check_bytes(const Expect& expect, const Op& op) const {
-        const auto bytes = op.transfers() ? schedule_.bytes(op.pool, op.slot(), op.part)
-                                          : schedule_.bytes(op.source_pool(), op.source, op.read());
-        expect(op.bytes == bytes, "it has {} bytes; its part has {}", op.bytes, bytes);
-        const bool same_heads = op.source_pool() != op.pool || op.read().heads == op.part.heads;
-        const bool same = op.transfers() || (same_heads && same_tokens(schedule_, op.read(), op.part));
-        expect(same, "it reads other tokens or heads than it writes");
+void check_operation(const Schedule& schedule, int rank, OpIndex which, const Op& op) {
+    for (const auto before : op.after()) require(before < which, "it waits for operation {}, a later one", before);
+    if (op.transfers()) {
+        require(0 <= op.peer && op.peer < schedule.ranks() && op.peer != rank, "there is no such peer");
+        require(0 <= op.channel && op.lane() < schedule.lanes(), "channel {} of {} channels", op.channel,
+                schedule.channels().size());
     }
-
-    template <class Expect>
-    void check_heads(const Expect& expect, const Op& op) const {
-        const auto group = static_cast<int>(schedule_.problem().query_heads_per_kv_head());
-        const auto rows = op.rows().heads, keys = op.part.heads;
-        const bool all = rows.begin == keys.begin * group && rows.end == keys.end * group;
-        const bool some_of_one = keys.count() == 1 && keys.begin * group <= rows.begin && rows.end <= keys.end * group;
-        expect(all || some_of_one, "query heads {}..{} do not read K,V heads {}..{} as one block", rows.begin,
-               rows.end - 1, keys.begin, keys.end - 1);
-    }
-
-    template <class Expect>
-    void check_operand(const Expect& expect, const Operand& operand) const {
-        const auto& [pool, slot, part, access, last] = operand;
-        const auto all = heads_of(schedule_.problem(), pool);
-        expect(0 <= part.block && part.block < schedule_.blocks(), "there is no block {}", part.block);
-        expect(0 <= part.heads.begin && part.heads.begin < part.heads.end && part.heads.end <= all,
-               "there are no heads {}..{}", part.heads.begin, part.heads.end - 1);
-        expect(0 <= part.tokens.begin && part.tokens.begin <= part.tokens.end &&
-                   part.tokens.end <= schedule_.block_tokens(part.block),
-               "block {} has no tokens {}..{}", part.block, part.tokens.begin, part.tokens.end - 1);
-        if (slot == 0) {
-            expect(schedule_.keeps(pool), "the rank has no {} of its own", to_string(pool));
-            const int own = schedule_.own_block(pool, rank_);
-            expect(part.block == own, "{} slot 0 is that of block {}, not {}", to_string(pool), own, part.block);
-            return;
-        }
-        const auto* group = schedule_.slot_group(pool, slot);
-        std::int64_t count = 0;
-        for (const auto& one : schedule_.slots()) count += one.pool == pool ? one.count : 0;
-        expect(group != nullptr, "it uses {} slot {}, but the schedule asks for scratch slots 1..{}", to_string(pool),
-               slot, count);
-        expect(part.heads.count() <= group->heads && schedule_.block_tokens(part.block) <= group->tokens,
-               "{} slot {} has room for {} heads of {} tokens, not {} of {}", to_string(pool), slot, group->heads,
-               group->tokens, part.heads.count(), schedule_.block_tokens(part.block));
-    }
-
-    const Schedule& schedule_;
-    int rank_;
-};
+    const bool backward = schedule.options().pass == Pass::backward;
+    const bool may_add = (op.kind == OpKind::attend && backward) || op.kind == OpKind::compress;
+    require(!op.adds || may_add, "only attends of the backward pass and compress operations may add to a gradient");
+    const bool latent = schedule.problem().latent.is_given();
+    require(op.kind != OpKind::expand || latent, "the problem has no latent");
+    require(op.kind != OpKind::compress || (latent && backward), "this pass has no gradient of a latent");
+    if (op.kind != OpKind::attend) check_bytes(schedule, op);
+    if (op.kind == OpKind::fetch)
+        require((op.pool == Pool::kv || op.pool == Pool::latent) && op.part.block == op.peer,
+                "it must fetch the peer's own K,V or latent");
+    if (op.kind == OpKind::receive || op.kind == OpKind::fetch || op.kind == OpKind::copy)
+        require(op.slot() > 0 || !is_input(op.pool), "it would overwrite the rank's own {}", to_string(op.pool));
+    if (op.kind == OpKind::attend) check_heads(schedule, op);
+    for (const auto& operand : Operands(op, schedule.options().pass)) check_operand(schedule, rank, operand);
+}
 
 /// Vector clocks of one rank: which of its operations are certain to have ended before another begins, because of the
 /// order of lanes and of dependencies. Waiting for peers could only add order and is not considered.
@@ -302,7 +286,6 @@ class Resolver {
 public:
     Resolver(const Schedule& schedule, int rank)
         : schedule_(schedule),
-          operation_check_(schedule, rank),
           before_(schedule.lanes()),
           arrival_order_(schedule.lanes()),
           slots_(schedule, rank),
@@ -334,30 +317,26 @@ private:
         const auto which = static_cast<OpIndex>(program_.code.size());
         auto& instruction = program_.code.emplace_back();
         instruction.op = op;
-        operation_check_(which, op);
-        before_.add(op);
-        fused_launches_.add(op);
-        const Operands operands(op, schedule_.options().pass);
-        arrival_order_.add(which, op, operands);
-        for (const auto& operand : operands) {
-            const bool is_source = op.has_source() && &operand + 1 == operands.end();
-            const bool is_first = used_.emplace(operand.pool, operand.slot).second;
-            if (op.kind == OpKind::receive)
-                instruction.may_arrive_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
-            try {
+        try {
+            check_operation(schedule_, program_.rank, which, op);
+            before_.add(op);
+            fused_launches_.add(op);
+            const Operands operands(op, schedule_.options().pass);
+            arrival_order_.add(which, op, operands);
+            for (const auto& operand : operands) {
+                const bool is_source = op.has_source() && &operand + 1 == operands.end();
+                const bool is_first = used_.emplace(operand.pool, operand.slot).second;
+                if (op.kind == OpKind::receive)
+                    instruction.may_arrive_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
                 const auto first = slots_.use(which, operand, before_);
-                if (is_source)
-                    instruction.source_first_head = first;
-                else
-                    instruction.first_head[static_cast<std::size_t>(operand.pool)] = first;
-            } catch (const Error& error) {
-                fail("{}: {}", describe(program_.rank, which, op), error.what());
+                (is_source ? instruction.source_first_head : instruction.first_head[index(operand.pool)]) = first;
             }
+        } catch (const Error& error) {
+            fail("{}: {}", describe(program_.rank, which, op), error.what());
         }
     }
 
     const Schedule& schedule_;
-    OperationCheck operation_check_;
     HappensBefore before_;
     ArrivalOrder arrival_order_;
     SlotContents slots_;

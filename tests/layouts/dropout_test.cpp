@@ -53,13 +53,6 @@ BOOST_AUTO_TEST_CASE(a_pair_is_dropped_by_its_bits_in_sixteen_words_of_the_gener
                 }
 }
 
-BOOST_AUTO_TEST_CASE(a_patch_has_each_pair_at_a_bit_of_its_own) {
-    std::uint32_t places = 0;
-    for (const std::uint32_t query : {37, 45})
-        for (std::uint32_t key = 80; key < 96; ++key) places |= 1u << DropoutDraw::place(query, key);
-    BOOST_TEST(places == ~0u);
-}
-
 // With rates that end in few and in many zero bits.
 BOOST_DATA_TEST_CASE(a_patch_at_once_is_drawn_as_its_pairs_one_by_one,
                      data::make({1.0 / 65536, 0.1, 0.25, 0.5, 0.75, 0.9, 65535.0 / 65536}), probability) {

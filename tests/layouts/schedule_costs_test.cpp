@@ -17,23 +17,6 @@ namespace data = boost::unit_test::data;
 
 BOOST_AUTO_TEST_SUITE(schedule_costs)
 
-// Visible pairs by ring step t and rank r, c tokens per rank, d = c(c+1)/2, f = c*c (shared derivations: a chunk pair
-// of zigzag sees half of any other rank's keys).
-BOOST_DATA_TEST_CASE(causal_pairs_of_a_ring_step_have_a_closed_form,
-                     data::make({1, 2, 3, 4, 8, 16}) * data::make({2, 6, 50, 4096}), ranks, c) {
-    const auto s = std::int64_t{ranks} * c, d = std::int64_t{c} * (c + 1) / 2, f = std::int64_t{c} * c;
-    const auto pair_count = [&](const std::string& layout, int step, int rank) {
-        const auto made = schedule_of(exact_case("causal", layout, s, ranks), {});
-        return made->pair_count(rank, (rank - step + ranks) % ranks);
-    };
-    for (const int step : {0, 1, ranks / 2, ranks - 1})
-        for (int rank = 0; rank < ranks && step < ranks; ++rank) {
-            BOOST_TEST(pair_count("contiguous", step, rank) == (step == 0 ? d : step <= rank ? f : 0));
-            BOOST_TEST(pair_count("zigzag", step, rank) == (step == 0 ? d : f / 2));
-            BOOST_TEST(pair_count("striped", step, rank) == (step <= rank ? d : std::int64_t{c} * (c - 1) / 2));
-        }
-}
-
 BOOST_AUTO_TEST_CASE(pairs_of_heads_are_shared_out_without_a_remainder_and_without_overflow) {
     Op op;
     for (const std::int64_t pair_count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1} << 62}) {

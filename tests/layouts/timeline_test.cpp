@@ -9,25 +9,16 @@ using namespace ringlab::layouts::testing;
 
 namespace {
 
-Span compute(int rank, OpKind kind, Picoseconds begin, Picoseconds end, Picoseconds busy, std::int64_t pair_count) {
-    return {.rank = rank,
-            .kind = kind,
-            .lane = compute_lane,
-            .posted = begin,
-            .begin = begin,
-            .end = end,
-            .busy = busy,
-            .pair_count = pair_count};
-}
-
-Span transfer(int rank, OpKind kind, Lane lane, Picoseconds begin, Picoseconds end, std::int64_t bytes) {
+Span span(int rank, OpKind kind, Lane lane, Interval time, Picoseconds busy, std::int64_t pair_count,
+          std::int64_t bytes) {
     return {.rank = rank,
             .kind = kind,
             .lane = lane,
-            .posted = begin,
-            .begin = begin,
-            .end = end,
-            .busy = end - begin,
+            .posted = time.begin,
+            .begin = time.begin,
+            .end = time.end,
+            .busy = busy,
+            .pair_count = pair_count,
             .bytes = bytes};
 }
 
@@ -42,13 +33,13 @@ BOOST_AUTO_TEST_CASE(totals_are_added_up_rank_by_rank) {
     // rank 1     nothing but one fetch 3-9
     const Timeline timeline{.ranks = 3,
                             .spans = {
-                                compute(0, OpKind::attend, 0, 10, 8, 100),
-                                transfer(0, OpKind::send, 1, 0, 12, 7),
-                                transfer(0, OpKind::receive, 2, 5, 18, 11),
-                                compute(0, OpKind::attend, 20, 25, 5, 30),
-                                compute(0, OpKind::merge, 25, 27, 2, 0),
-                                transfer(0, OpKind::receive, 4, 30, 34, 13),
-                                transfer(1, OpKind::fetch, 2, 3, 9, 17),
+                                span(0, OpKind::attend, 0, {0, 10}, 8, 100, 0),
+                                span(0, OpKind::send, 1, {0, 12}, 12, 0, 7),
+                                span(0, OpKind::receive, 2, {5, 18}, 13, 0, 11),
+                                span(0, OpKind::attend, 0, {20, 25}, 5, 30, 0),
+                                span(0, OpKind::merge, 0, {25, 27}, 2, 0, 0),
+                                span(0, OpKind::receive, 4, {30, 34}, 4, 0, 13),
+                                span(1, OpKind::fetch, 2, {3, 9}, 6, 0, 17),
                             }};
     BOOST_TEST(timeline.makespan() == 34);
     const auto all = totals(timeline);

@@ -220,39 +220,4 @@ BOOST_AUTO_TEST_CASE(a_shape_that_is_not_the_problems_is_refused_with_both_shape
 
 BOOST_AUTO_TEST_SUITE_END()
 
-BOOST_AUTO_TEST_SUITE(errors)
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
-BOOST_AUTO_TEST_CASE(equal_infinities_are_no_deviation_and_others_are_infinite) {
-    const reference::Lse empty({{{-infinity}, {1}}}), finite({{{-1e300}, {1}}}), opposite({{{infinity}, {1}}});
-    BOOST_TEST(reference::deviation("lse", empty, empty).max_abs == 0);
-    BOOST_TEST(reference::deviation("lse", empty, finite).relative_rms == infinity);
-    BOOST_TEST(reference::deviation("lse", finite, empty).relative_rms == infinity);
-    BOOST_TEST(reference::deviation("lse", opposite, empty).max_to_largest == infinity);
-}
-
-BOOST_AUTO_TEST_CASE(a_nan_on_either_side_is_an_infinite_deviation) {
-    const reference::Lse nan({{{std::nan("")}, {1}}}), one({{{1}, {1}}});
-    BOOST_TEST(reference::deviation("lse", nan, one).max_abs == infinity);
-    BOOST_TEST(reference::deviation("lse", one, nan).max_abs == infinity);
-    BOOST_TEST(reference::deviation("lse", nan, nan).max_abs == infinity);
-}
-
-BOOST_AUTO_TEST_CASE(where_zeros_are_expected_differences_count_as_they_are) {
-    const reference::Tensor zero({1, 4, 1, 1}, 0.0), tiny({1, 4, 1, 1}, 1e-100);
-    BOOST_TEST(reference::deviation("dk", zero, zero).relative_rms == 0);
-    BOOST_TEST(reference::deviation("dk", tiny, zero).relative_rms == 2e-100);
-    BOOST_TEST(reference::deviation("dk", tiny, zero).max_to_largest == 1e-100);
-}
-
-BOOST_AUTO_TEST_CASE(different_shapes_are_refused_with_both) {
-    const reference::Tensor two({1, 2, 1, 1}, 0.0), three({1, 3, 1, 1}, 0.0);
-    BOOST_CHECK_EXCEPTION(reference::deviation("dv", two, three), Error, [](const Error& error) {
-        return std::string(error.what()) == "dv: measured shape (1, 2, 1, 1) differs from expected shape (1, 3, 1, 1)";
-    });
-}
-
-BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace

@@ -191,8 +191,9 @@ BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
     for (const auto placement : {Placement::consecutive, Placement::strided})
         for (const auto& algorithm : algorithms) {
             const int ranks = awkward_ranks(algorithm);
-            const GateCase c{small_problem(48), "causal", "zigzag",
-                             algorithm,         ranks,    accumulations[placement == Placement::strided]};
+            GateCase c{small_problem(48), "causal", "zigzag",
+                       algorithm,         ranks,    accumulations[placement == Placement::strided]};
+            c.problem.rotary = {.base = 20};  // by global positions, not by those of the ring in the world
             ThreadWorld world({ranks, 2, placement});
             const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
             const std::vector<Inputs> inputs{random_inputs(c.problem, 3), random_inputs(c.problem, 4)};

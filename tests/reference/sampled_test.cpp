@@ -26,6 +26,8 @@ using tests::AttentionCase;
 const Problem odd{.batch = 2, .tokens = 97, .query_heads = 4, .kv_heads = 2, .head_dim = 11, .value_dim = 6};
 const Problem capped_scores{
     .tokens = 193, .query_heads = 13, .kv_heads = 13, .head_dim = 5, .value_dim = 7, .soft_cap = 2};
+const Problem dropping{
+    .tokens = 131, .query_heads = 4, .kv_heads = 2, .head_dim = 7, .value_dim = 6, .dropout = {0.25, 3}};
 
 const std::vector<AttentionCase> sampled_cases{
     {odd, "full"},
@@ -36,6 +38,7 @@ const std::vector<AttentionCase> sampled_cases{
     {odd, "window:3,0+valid:5-8,60-97"},
     {capped_scores, "causal"},
     {capped_scores, "window:20,3"},
+    {dropping, "window:30,0"},
 };
 
 // Ends, neighbours and far ones; some are padding in some of the masks.
@@ -50,20 +53,6 @@ reference::Lse tokens_at(const reference::Lse& lse, const std::vector<std::int64
 
 BOOST_AUTO_TEST_SUITE(sampled)
 
-BOOST_DATA_TEST_CASE(sampled_rows_equal_those_of_dense, data::make(sampled_cases), c) {
-    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-    const auto inputs = tests::normal_inputs(c.problem);
-    const auto expected = reference::dense_attention(c.problem, mask, inputs);
-    const tests::ErrorBounds bounds(c.problem, inputs);  // two sides round, and the tiles a little: see blocked
-    for (const auto& options : {reference::BlockedOptions{}, {.threads = 2, .tile_rows = 3, .tile_keys = 24}}) {
-        const auto sample = reference::sampled_rows(c.problem, mask, inputs, positions, options);
-        BOOST_TEST(reference::deviation("o", sample.o, tokens_at(expected.o, positions)).max_abs <= 3 * bounds.o);
-        BOOST_TEST(reference::deviation("lse", sample.lse, tokens_at(expected.lse, positions)).max_abs <=
-                   3 * bounds.lse);
-        BOOST_TEST(reference::deviation("dq", sample.dq, tokens_at(expected.dq, positions)).max_abs <= 3 * bounds.dq);
-    }
-}
-
 /// From statistics of their own.
 reference::SampledColumns exact_columns(const layouts::Problem& problem, const layouts::Mask& mask,
                                         const reference::Inputs& inputs, const std::vector<std::int64_t>& columns,
@@ -72,30 +61,31 @@ reference::SampledColumns exact_columns(const layouts::Problem& problem, const l
     return reference::sampled_columns(problem, mask, inputs, columns, statistics, options);
 }
 
-BOOST_DATA_TEST_CASE(sampled_columns_equal_those_of_dense, data::make(sampled_cases), c) {
+BOOST_DATA_TEST_CASE(sampled_rows_and_columns_equal_those_of_dense, data::make(sampled_cases), c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     const auto inputs = tests::normal_inputs(c.problem);
     const auto expected = reference::dense_attention(c.problem, mask, inputs);
-    const tests::ErrorBounds bounds(c.problem, inputs);
-    for (const auto& options : {reference::BlockedOptions{}, {.threads = 2, .tile_rows = 16, .tile_keys = 3}}) {
-        const auto sample = exact_columns(c.problem, mask, inputs, positions, options);
-        BOOST_TEST(reference::deviation("dk", sample.dk, tokens_at(expected.dk, positions)).max_abs <= 3 * bounds.dk);
-        BOOST_TEST(reference::deviation("dv", sample.dv, tokens_at(expected.dv, positions)).max_abs <= 3 * bounds.dv);
+    const tests::ErrorBounds bounds(c.problem, inputs);  // two sides round, and the tiles a little: see blocked
+    const auto check = [&](const char* name, const auto& sample, const auto& all, double bound) {
+        BOOST_TEST(reference::deviation(name, sample, tokens_at(all, positions)).max_abs <= 3 * bound);
+    };
+    const auto check_columns = [&](const reference::SampledColumns& sample) {
+        check("dk", sample.dk, expected.dk, bounds.dk);
+        check("dv", sample.dv, expected.dv, bounds.dv);
+    };
+    for (const auto& options : {reference::BlockedOptions{},
+                                {.threads = 2, .tile_rows = 3, .tile_keys = 24},
+                                {.threads = 2, .tile_rows = 16, .tile_keys = 3}}) {
+        const auto sample = reference::sampled_rows(c.problem, mask, inputs, positions, options);
+        check("o", sample.o, expected.o, bounds.o);
+        check("lse", sample.lse, expected.lse, bounds.lse);
+        check("dq", sample.dq, expected.dq, bounds.dq);
+        check_columns(exact_columns(c.problem, mask, inputs, positions, options));
     }
-}
-
-BOOST_DATA_TEST_CASE(columns_from_given_statistics_of_all_rows_are_the_same, data::make(sampled_cases), c) {
-    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-    const auto inputs = tests::normal_inputs(c.problem);
-    const auto expected = reference::dense_attention(c.problem, mask, inputs);
-    const tests::ErrorBounds bounds(c.problem, inputs);
-    reference::RowStatistics statistics;
-    for (std::int64_t i = 0; i < c.problem.tokens; ++i) statistics.rows.push_back(i);
-    statistics.lse = expected.lse;
-    statistics.delta = reference::row_delta(inputs.dout, expected.o);
-    const auto sample = reference::sampled_columns(c.problem, mask, inputs, positions, statistics);
-    BOOST_TEST(reference::deviation("dk", sample.dk, tokens_at(expected.dk, positions)).max_abs <= 3 * bounds.dk);
-    BOOST_TEST(reference::deviation("dv", sample.dv, tokens_at(expected.dv, positions)).max_abs <= 3 * bounds.dv);
+    // The same from statistics of all rows.
+    check_columns(reference::sampled_columns(
+        c.problem, mask, inputs, positions,
+        {reference::all_positions(c.problem.tokens), expected.lse, reference::row_delta(inputs.dout, expected.o)}));
 }
 
 BOOST_DATA_TEST_CASE(rows_that_see_a_column_are_those_of_the_definition, data::make(sampled_cases), c) {

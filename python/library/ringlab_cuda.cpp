@@ -192,14 +192,13 @@ void ringlab_cuda_ring_held(const ringlab_cuda_ring* ring, int64_t* device, int6
 }
 
 ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_problem* problem,
-                                        const ringlab_choices* choices, const ringlab_cuda_options* options,
+                                        const ringlab_choices* choices, int sinks, int deterministic,
                                         ringlab_cuda_plan** plan) {
     const auto status = guarded(RINGLAB_REFUSED, [&] {
         require(ring->broken.empty(), "this ring ended in an earlier call: {}", ring->broken);
-        auto schedules = python::schedules_from(*problem, *choices, options->sinks != 0);
-        auto made =
-            ring->ready->make_plan(std::move(schedules[0]), std::move(schedules[1]), options->deterministic != 0);
-        ring->plans.emplace_back(new ringlab_cuda_plan{*ring, std::move(made), options->sinks != 0});
+        auto schedules = python::schedules_from(*problem, *choices, sinks != 0);
+        auto made = ring->ready->make_plan(std::move(schedules[0]), std::move(schedules[1]), deterministic != 0);
+        ring->plans.emplace_back(new ringlab_cuda_plan{*ring, std::move(made), sinks != 0});
         *plan = ring->plans.back().get();
     });
     if (status == RINGLAB_OK || !(ring->team.cancelled() || ring->ready->is_broken())) return status;

@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CUDA_VERSION 4
+#define RINGLAB_CUDA_VERSION 5
 int ringlab_cuda_version(void);
 
 /* Why the last call of this thread failed; valid until its next call. */
@@ -56,8 +56,8 @@ ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, c
                                         int rank, int ranks, int device, ringlab_cuda_transport transport,
                                         double timeout, ringlab_cuda_ring** ring);
 
-/* Any rank at any time, also of a broken ring; its plans go with it. Returns 1 if the ring is destroyed, and 0 as long as
- * passes, or peers that have not done the same and live, may be using its memory: then it is to be called again. */
+/* Any rank at any time, also of a broken ring; its plans go with it. Returns 1 if the ring is destroyed, and 0 as long
+ * as passes, or peers that have not done the same and live, may be using its memory: then it is to be called again. */
 int ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring);
 
 /* What the ring holds besides memory of the allocator, in bytes: device memory that peers read and write, and pinned
@@ -67,15 +67,12 @@ void ringlab_cuda_ring_held(const ringlab_cuda_ring* ring, int64_t* device, int6
 /* ---- Plans ---- */
 
 /* bf16 and fp16 problems. A plan has work lists in memory of the allocator, and uses memory of the ring during its
- * passes, which run one after another. Making one does not wait for the device unless the ring's memory has to grow.
- * All ranks; refused on all of them if one cannot. */
+ * passes, which run one after another. With `sinks` calls bring learned logits; if it is `deterministic`, dQ is summed
+ * in a fixed order too. Making one does not wait for the device unless the ring's memory has to grow. All ranks;
+ * refused on all of them if one cannot. */
 typedef struct ringlab_cuda_plan ringlab_cuda_plan;
-typedef struct {
-    int32_t sinks;         /* not 0: calls bring learned logits */
-    int32_t deterministic; /* not 0: dQ is summed in a fixed order too */
-} ringlab_cuda_options;
 ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_problem* problem,
-                                        const ringlab_choices* choices, const ringlab_cuda_options* options,
+                                        const ringlab_choices* choices, int sinks, int deterministic,
                                         ringlab_cuda_plan** plan);
 
 /* Bytes of device memory that a forward and a backward pass need besides their tensors. */

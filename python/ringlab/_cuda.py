@@ -2,11 +2,11 @@
 
 import ctypes
 import functools
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 from ringlab import _library
 
-VERSION = 4
+VERSION = 5
 TRANSPORTS = {"automatic": 0, "copy": 1, "nccl": 2}
 
 ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t))
@@ -23,14 +23,10 @@ class Allocator(ctypes.Structure):
     _fields_ = [("context", c_void_p), ("allocate", ALLOCATE), ("release", RELEASE)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("sinks", c_int32), ("deterministic", c_int32)]
-
-
 SIGNATURES = {
     "ringlab_cuda_ring_create": [POINTER(Exchange), POINTER(Allocator), c_int, c_int, c_int, c_int, c_double,
                                  POINTER(c_void_p)],
-    "ringlab_cuda_plan_create": [c_void_p, POINTER(_library.Problem), POINTER(_library.Choices), POINTER(Options),
+    "ringlab_cuda_plan_create": [c_void_p, POINTER(_library.Problem), POINTER(_library.Choices), c_int, c_int,
                                  POINTER(c_void_p)],
     "ringlab_cuda_forward": [c_void_p, c_char_p] + [c_void_p] * 5,
     "ringlab_cuda_backward": [c_void_p, c_char_p, c_char_p] + [c_void_p] * 8,

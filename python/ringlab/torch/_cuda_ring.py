@@ -94,6 +94,6 @@ class _Plan:
     def __init__(self, ring, problem, chosen, sinks, deterministic):
         self.handle, scratch = c_void_p(), (c_int64 * 2)()
         _cuda.call("ringlab_cuda_plan_create", ring, byref(_library.Problem(*problem)),
-                   byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(self.handle))
+                   byref(_library.choices(*chosen)), sinks, deterministic, byref(self.handle))
         _cuda.library().ringlab_cuda_plan_scratch(self.handle, scratch)
         self.scratch = tuple(scratch)

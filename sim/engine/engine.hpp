@@ -53,8 +53,6 @@ public:
     Picoseconds now() const { return now_; }
     std::uint64_t events() const { return events_; }
 
-    bool has_shared_out() const { return sharing_.has_shared_out(); }
-
 private:
     friend struct SpeedProbe;  // of the tests, which look at speeds during a run
 

@@ -264,15 +264,15 @@ bool Sharing::is_alone(Link link) {
 float Sharing::speed_alone(ActivityId id, Priority priority) {
     float speed = states_[id].bound;
     for (const auto& use : uses(id)) {
-        const auto available = left(resources_[use.resource], priority);
-        if (double(speed) * use.amount > static_cast<double>(available))
-            speed = static_cast<float>(static_cast<double>(available) / use.amount);
+        double amount = 0;
+        for (const auto& other : uses(id)) amount += other.resource == use.resource ? other.amount : 0;
+        const auto available = static_cast<double>(left(resources_[use.resource], priority));
+        if (double(speed) * amount > available) speed = static_cast<float>(available / amount);
     }
     return speed;
 }
 
 void Sharing::fill(Priority priority) {
-    shared_out_ = true;
     if (part_.size() == 1) {
         clear_part_indices();
         set_speed(part_.front(), speed_alone(part_.front(), priority));
@@ -286,7 +286,6 @@ void Sharing::fill(Priority priority) {
 // their users; other activities keep their speeds. The solution is complete unless another full resource now limits one
 // of these users, or has users whose share changes. Then that resource is solved as well.
 void Sharing::fill_local() {
-    shared_out_ = true;
     for (const auto id : local_resources_) update_over_capacity(resources_[id]);
     for (std::size_t before = 0; before != local_resources_.size();) {
         before = local_resources_.size();

@@ -25,7 +25,7 @@ struct Demand {
 
 /// What an activity demands while it runs.
 struct Claim {
-    std::span<const Demand> demands{};  ///< at most Sharing::most_demands
+    std::span<const Demand> demands{};  ///< at most Sharing::most_demands; those of one resource add up
     Priority priority = Priority::transfer;
     double weight = 1;               ///< where a resource is too small, speeds are proportional to the weights
     double speed_beside_attend = 1;  ///< at most, while an activity with `slows_transfers` uses one of its resources
@@ -67,10 +67,6 @@ public:
         float speed;
     };
     std::span<const SpeedChange> solve();
-
-    /// Whether activities of one priority have ever had to share a resource that was too small. Only then do the last
-    /// bits of speeds depend on who began first. Demands of one activity for the same resource add up until then.
-    bool has_shared_out() const { return shared_out_; }
 
 private:
     static constexpr std::uint32_t none = ~0u;
@@ -172,7 +168,6 @@ private:
     std::uint32_t slowable_transfers_ = 0;       // number of activities with a speed_beside_attend below 1
     std::uint32_t resources_over_capacity_ = 0;  // number of resources that are `over_capacity`
     bool may_be_short_ = false;                  // a resource may have become too small since the last solution
-    bool shared_out_ = false;
 
     std::vector<ActivityId> unset_speeds_;     // activities whose speed must be set: new, or with another bound
     std::vector<ResourceId> dirty_;            // resources on which something changed since the last solution

@@ -50,7 +50,7 @@ struct DerivedPair {
     Derived first{}, second{};
 };
 
-constexpr DerivedPair derived_as(const char* rule, double first, double second) {
+constexpr DerivedPair derived_as(const char* rule, double first, double second = 0) {
     return {{rule, first}, {rule, second}};
 }
 
@@ -68,10 +68,10 @@ template <class Owner>
 struct Price {
     const char* key;  ///< with its section; for AttentionCost and LinkCost without the pass's or the link's own
     double Owner::*value;
+    DerivedPair derived{};
     Fitted fitted = Fitted::no;
     double unit = units::micro;
     Range range = ranges::not_negative;
-    DerivedPair derived{};
 
     /// A rate is fitted as its inverse, which is 0 where nothing limits it.
     bool is_rate() const { return range.may_be_infinite; }
@@ -92,15 +92,15 @@ namespace terms {
 struct Launch {
     static constexpr auto name = "launch", effect = "launch, ramp and drain of kernels";
     static constexpr Price<AttentionCost> prices[] = {
-        {"launch_us", &AttentionCost::launch_seconds, Fitted::yes, units::micro, ranges::not_negative,
-         derived_as("as H200: launch, ramp and drain, about alike on all GPUs", 7.9652, 8.8192)}};
+        {"launch_us", &AttentionCost::launch_seconds,
+         derived_as("as H200: launch, ramp and drain, about alike on all GPUs", 7.9652, 8.8192), Fitted::yes}};
 };
 
 /// The last work tiles of a launch all wait for memory at once.
 struct OverflowTail {
     static constexpr auto name = "overflow-tail", effect = "L2 overflow of O at the end of a launch";
     static constexpr Price<AttentionCost> prices[] = {
-        {"ends.last_byte_us", &AttentionCost::tail_seconds_per_byte, Fitted::for_query_tiles}};
+        {"ends.last_byte_us", &AttentionCost::tail_seconds_per_byte, {}, Fitted::for_query_tiles}};
 
     /// Share of a launch's memory traffic that L2 misses: 0 if the launch touches at most half of L2's size, 1 from one
     /// and a half times its size on. These bounds are not derived.
@@ -117,9 +117,10 @@ struct OverflowTail {
 struct Power {
     static constexpr auto name = "power", effect = "the clock that power allows";
     static constexpr Price<AttentionCost> prices[] = {
-        {"power_teraflops", &AttentionCost::power_flops, Fitted::yes, units::tera, ranges::bandwidth,
+        {"power_teraflops", &AttentionCost::power_flops,
          derived_as("the rate that was given is taken to be what power allows without end", ranges::infinite,
-                    ranges::infinite)}};
+                    ranges::infinite),
+         Fitted::yes, units::tera, ranges::bandwidth}};
 };
 
 struct PowerOfGpus {
@@ -138,8 +139,8 @@ struct WorkTileLoad {
     int visits = 1;             ///< blocks of the launch in which it meets any tile
 };
 
-/// H200's price of a tile of 128 x 128, see MachineFields::tile_scale(). Its backward tiles have 64 rows, so a tile of
-/// 128 rows costs as much as two of them. A derived query tile stands for a key tile of one query head.
+/// H200's price of a tile of 128 x 128, see tile_scale() of machine_keys.cpp. Its backward tiles have 64 rows, so a
+/// tile of 128 rows costs as much as two of them. A derived query tile stands for a key tile of one query head.
 constexpr DerivedPair tile_of_h200(double forward, double backward) {
     constexpr auto rule =
         "H200's price of a tile of 128 x 128, times a factor of the pass with which a work tile over 32Ki keys runs at "
@@ -149,9 +150,8 @@ constexpr DerivedPair tile_of_h200(double forward, double backward) {
 
 struct WorkTilePrologue {
     static constexpr auto name = "work-tile", effect = "prologue, loads and stores of a work tile";
-    static constexpr Price<AttentionCost> prices[] = {{"work_tile_us", &AttentionCost::work_tile_seconds, Fitted::yes,
-                                                       units::micro, ranges::not_negative,
-                                                       tile_of_h200(2.0719, 9.611)}};
+    static constexpr Price<AttentionCost> prices[] = {
+        {"work_tile_us", &AttentionCost::work_tile_seconds, tile_of_h200(2.0719, 9.611), Fitted::yes}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile_seconds * load.visits;
@@ -162,10 +162,8 @@ struct WorkTilePrologue {
 struct Tiles {
     static constexpr auto name = "partial-tiles", effect = "that tiles which the mask cuts cost more than full ones";
     static constexpr Price<AttentionCost> prices[] = {
-        {"full_tile_us", &AttentionCost::full_tile_seconds, Fitted::yes, units::micro, ranges::not_negative,
-         tile_of_h200(1.4895, 2 * 1.9168)},
-        {"partial_tile_us", &AttentionCost::partial_tile_seconds, Fitted::yes, units::micro, ranges::not_negative,
-         tile_of_h200(2.1493, 2 * 2.8921)}};
+        {"full_tile_us", &AttentionCost::full_tile_seconds, tile_of_h200(1.4895, 2 * 1.9168), Fitted::yes},
+        {"partial_tile_us", &AttentionCost::partial_tile_seconds, tile_of_h200(2.1493, 2 * 2.8921), Fitted::yes}};
 
     static double of_tiles(const AttentionCost& cost, const layouts::TileCounts& tiles) {
         return cost.full_tile_seconds * static_cast<double>(tiles.full) +
@@ -179,9 +177,8 @@ struct Tiles {
 
 struct Resume {
     static constexpr auto name = "resume", effect = "read of the fp32 state of earlier blocks";
-    static constexpr Price<AttentionCost> prices[] = {{"resume_us", &AttentionCost::resume_seconds,
-                                                       Fitted::for_query_tiles, units::micro, ranges::not_negative,
-                                                       tile_of_h200(1.6194, 0)}};
+    static constexpr Price<AttentionCost> prices[] = {
+        {"resume_us", &AttentionCost::resume_seconds, tile_of_h200(1.6194, 0), Fitted::for_query_tiles}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return cost.work_tile == WorkTile::query_tile && !load.begins ? cost.resume_seconds : 0;
@@ -195,10 +192,10 @@ struct Resume {
 struct Begin {
     static constexpr auto name = "begin", effect = "kernels and fills around the attends of a pass";
     static constexpr Price<AttentionCost> prices[] = {
-        {"begin_us", &AttentionCost::begin_seconds, Fitted::for_query_tiles, units::micro, ranges::not_negative,
-         derived_as("as H200: launches", 6.6898, 0)},
-        {"begin_memory_ratio", &AttentionCost::begin_memory_ratio, Fitted::for_key_tiles, 1, ranges::ratio,
-         derived_as("the rate that was given is taken to be that of whole passes", 0, 0)}};
+        {"begin_us", &AttentionCost::begin_seconds, derived_as("as H200: launches", 6.6898), Fitted::for_query_tiles},
+        {"begin_memory_ratio", &AttentionCost::begin_memory_ratio,
+         derived_as("the rate that was given is taken to be that of whole passes", 0), Fitted::for_key_tiles, 1,
+         ranges::ratio}};
 
     static double seconds(const AttentionCost& cost, double bytes_of_q, double memory) {
         return cost.begin_seconds + cost.begin_memory_ratio * bytes_of_q / memory;
@@ -208,30 +205,15 @@ struct Begin {
 /// Merges of partial results, sums of gradients, and copies.
 struct Sums {
     static constexpr auto name = "sum-launches", effect = "launches of merges, sums and copies";
-    static constexpr Price<Machine> prices[] = {{"accumulate.launch_us",
-                                                 &Machine::accumulate_launch_seconds,
-                                                 Fitted::no,
-                                                 units::micro,
-                                                 ranges::not_negative,
-                                                 {{"as H200: a launch, about alike on all GPUs", 7.1164}}},
-                                                {"accumulate.merge_memory_ratio",
-                                                 &Machine::merge_memory_ratio,
-                                                 Fitted::no,
-                                                 1,
-                                                 ranges::ratio,
-                                                 {{"as H200: counted in bytes", 5}}},
-                                                {"accumulate.add_memory_ratio",
-                                                 &Machine::add_memory_ratio,
-                                                 Fitted::no,
-                                                 1,
-                                                 ranges::ratio,
-                                                 {{"as H200: counted in bytes", 3.2835}}},
-                                                {"accumulate.copy_memory_ratio",
-                                                 &Machine::copy_memory_ratio,
-                                                 Fitted::no,
-                                                 1,
-                                                 ranges::ratio,
-                                                 {{"as H200: counted in bytes", 7.0363}}}};
+    static constexpr Price<Machine> prices[] = {
+        {"accumulate.launch_us", &Machine::accumulate_launch_seconds,
+         derived_as("as H200: a launch, about alike on all GPUs", 7.1164)},
+        {"accumulate.merge_memory_ratio", &Machine::merge_memory_ratio, derived_as("as H200: counted in bytes", 5),
+         Fitted::no, 1, ranges::ratio},
+        {"accumulate.add_memory_ratio", &Machine::add_memory_ratio, derived_as("as H200: counted in bytes", 3.2835),
+         Fitted::no, 1, ranges::ratio},
+        {"accumulate.copy_memory_ratio", &Machine::copy_memory_ratio, derived_as("as H200: counted in bytes", 7.0363),
+         Fitted::no, 1, ranges::ratio}};
 
     /// The first partial result of its rows finds no result to read. It is only converted to fp32.
     static double seconds(const Machine& machine, const layouts::Op& op, std::int64_t bytes_of_number) {
@@ -248,12 +230,8 @@ struct Sums {
 
 struct MessageIssue {
     static constexpr auto name = "message-issue", effect = "host time to issue a message";
-    static constexpr Price<Machine> prices[] = {{"host.transfer_issue_us",
-                                                 &Machine::transfer_issue_seconds,
-                                                 Fitted::no,
-                                                 units::micro,
-                                                 ranges::not_negative,
-                                                 {{"as H200: a CPU's time", 14.784}}}};
+    static constexpr Price<Machine> prices[] = {
+        {"host.transfer_issue_us", &Machine::transfer_issue_seconds, derived_as("as H200: a CPU's time", 14.784)}};
 
     static void remove(Machine& machine) {
         machine.transfer_issue_seconds = 0;
@@ -268,19 +246,15 @@ inline constexpr auto inside_as_h200 = "as H200 over copy engines",
 
 struct Latency {
     static constexpr auto name = "latency", effect = "set-up of a message";
-    static constexpr Price<LinkCost> prices[] = {{"latency_us",
-                                                  &LinkCost::latency_seconds,
-                                                  Fitted::no,
-                                                  units::micro,
-                                                  ranges::not_negative,
-                                                  {{inside_as_h200, 5.8927}, {between_as_cluster, 8}}}};
+    static constexpr Price<LinkCost> prices[] = {
+        {"latency_us", &LinkCost::latency_seconds, {{inside_as_h200, 5.8927}, {between_as_cluster, 8}}}};
 };
 
 struct BesideAttends {
     static constexpr auto name = "beside-attends", effect = "that messages are slower while an attend runs";
-    static constexpr Price<LinkCost> prices[] = {{"busy_speed_ratio", &LinkCost::busy_speed_ratio, Fitted::no, 1,
-                                                  ranges::fraction,
-                                                  derived_as("as H200: messages are as fast beside an attend", 1, 1)}};
+    static constexpr Price<LinkCost> prices[] = {{"busy_speed_ratio", &LinkCost::busy_speed_ratio,
+                                                  derived_as("as H200: messages are as fast beside an attend", 1, 1),
+                                                  Fitted::no, 1, ranges::fraction}};
 };
 
 /// play/shared_resources.cpp shares it out.
@@ -288,10 +262,10 @@ struct MemoryShared {
     static constexpr auto name = "memory-shared", effect = "that attends and messages share the memory's bandwidth";
     static constexpr Price<Machine> prices[] = {{"gpu.attention_memory_gigabytes_per_second",
                                                  &Machine::attention_memory_bytes_per_second,
+                                                 derived_as("as H200: rings are predicted as well without it", 0),
                                                  Fitted::no,
                                                  units::giga,
-                                                 {0, 1e9},
-                                                 {{"as H200: rings are predicted as well without it", 0}}}};
+                                                 {0, 1e9}}};
 };
 
 /// play/sm_admission.hpp says how long they wait.
@@ -302,10 +276,14 @@ struct SmAdmission {
 
 struct Pieces {
     static constexpr auto name = "pieces", effect = "that messages from several places in memory are several calls";
-    static constexpr Price<LinkCost> prices[] = {
-        {"pieces.each_us", &LinkCost::piece_seconds},
-        {"pieces.gigabytes_per_second", &LinkCost::pieces_bytes_per_second, Fitted::no, units::giga, ranges::bandwidth},
-        {"pieces.issue_us", &LinkCost::piece_issue_seconds}};
+    static constexpr Price<LinkCost> prices[] = {{"pieces.each_us", &LinkCost::piece_seconds},
+                                                 {"pieces.gigabytes_per_second",
+                                                  &LinkCost::pieces_bytes_per_second,
+                                                  {},
+                                                  Fitted::no,
+                                                  units::giga,
+                                                  ranges::bandwidth},
+                                                 {"pieces.issue_us", &LinkCost::piece_issue_seconds}};
 
     static double latency(const LinkCost& link, std::int64_t pieces) {
         return link.piece_seconds * static_cast<double>(pieces - 1);
@@ -318,7 +296,7 @@ struct Pieces {
 ///
 /// - name, effect: as `validate --without` and people call it, and what it models
 ///
-/// - prices: its figures in a machine file. Figures that are no single numbers are with MachineFields
+/// - prices: its figures in a machine file. Figures that are no single numbers are in machine_keys.cpp
 ///
 /// - remove(owner): makes it cost nothing, where that is not the default of its prices
 ///

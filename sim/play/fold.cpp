@@ -1,7 +1,6 @@
 #include "sim/play/fold.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace ringlab::sim {
 namespace {
@@ -12,19 +11,6 @@ bool options_treat_ranks_alike(const SimOptions& options) {
     return options.measured == nullptr && options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 &&
            jitter.slow_links == 0 && jitter.compute_noise == 0 && jitter.transfer_noise == 0 &&
            jitter.start_skew_seconds == 0;
-}
-
-/// Whether sums of the SMs that transfers hold are exact in a float, in any order: they are multiples of a small power
-/// of two.
-bool has_exact_sums(const LinkCost& link) {
-    constexpr double smallest = 1.0 / 64, most = 1 << 12;
-    const auto is_exact = [&](double count) {
-        const auto held = count * link.sms_per_channel;
-        return held < most && std::fmod(held, smallest) == 0;
-    };
-    for (const auto& channels : link.channels)
-        if (!is_exact(channels.value)) return false;
-    return is_exact(1);
 }
 
 /// Whether equal work gives all GPUs the same clock.
@@ -52,8 +38,7 @@ Fold::Fold(const OpSource& ops, const Schedule& schedule, const Machine& machine
     : played_(schedule.ranks() * options.replicas) {
     if (!options.fold || options.trace || !equal_work_gives_equal_clocks(machine, options) ||
         options.compute != ComputeModel::rate || !ops.attends_are_alike() || !options_treat_ranks_alike(options) ||
-        machine.inside_host.depends_on_more_than_bytes() || !has_exact_sums(machine.inside_host) ||
-        !has_exact_sums(machine.between_hosts))
+        machine.inside_host.depends_on_more_than_bytes())
         return;
     const auto ranks = period(schedule, machine, topology);
     if (schedule.ranks() % ranks == 0) played_ = ranks;

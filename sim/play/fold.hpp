@@ -115,9 +115,8 @@ private:
 /// repeated, solve the equations of all hosts, and these have one solution. Where several hosts share a leaf switch,
 /// the unit is all hosts of a leaf; where no message leaves its host, it is a single rank.
 ///
-/// Sums over those who share a resource are whole numbers, so their order does not matter. Where a resource is too
-/// small for them, shares are rounded in the order of its users. Then one rank does not stand for the others, and the
-/// caller has to play all (Engine::has_shared_out()).
+/// Speeds of those who share a resource are rounded to float, in another order than in a play of all ranks. So times may
+/// differ from those of such a play by some 1e-7 of the pass.
 class Fold {
 public:
     /// Folds nothing if options ask for a trace, or make ranks differ.
@@ -136,7 +135,7 @@ private:
     int played_;
 };
 
-/// Number of ranks that simulate() plays for all of them, unless a resource turns out to be too small for exact sums.
+/// Number of ranks that simulate() plays for all of them.
 int ranks_played(const Schedule& schedule, const Machine& machine, const SimOptions& options);
 
 }  // namespace ringlab::sim

@@ -15,36 +15,6 @@
 namespace ringlab::sim {
 namespace {
 
-/// Plays one or more rings at the given clocks, by rank (empty: that of the calibration). Folds ranks if possible. If
-/// folded ranks turn out to differ, it plays all ranks, this time and from then on.
-class Player {
-public:
-    Player(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
-           std::shared_ptr<TileModel> tiles)
-        : schedule_(schedule), machine_(machine), options_(options), tiles_(std::move(tiles)) {}
-
-    PlayedPass play(const std::vector<double>& clocks, bool trace) {
-        auto options = options_;
-        options.trace = trace;
-        if (auto played = tried(clocks, options)) return *std::move(played);
-        options.fold = options_.fold = false;
-        return tried(clocks, options).value();
-    }
-
-private:
-    std::optional<PlayedPass> tried(const std::vector<double>& clocks, const SimOptions& options) const {
-        Simulation simulation(schedule_, machine_, options, clocks, tiles_);
-        auto prediction = simulation.run();
-        if (!prediction) return {};
-        return PlayedPass{*std::move(prediction), simulation.flop()};
-    }
-
-    const layouts::Schedule& schedule_;
-    const Machine& machine_;
-    SimOptions options_;
-    std::shared_ptr<TileModel> tiles_;
-};
-
 /// Calls body(i) once for each i in [0, count), on up to `threads` threads, and returns when all calls have ended. If a
 /// call throws, no further ones are begun, and the first exception is thrown again when the others have ended.
 template <class Body>
@@ -80,10 +50,15 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
             "the pause between passes is {} s, of which {} s are busy; neither may be negative, and the busy part not "
             "longer",
             options.pause_seconds, options.pause_busy_seconds);
-    Player player(schedule, machine, options, tiles);
-    if (!power_limits_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
+    const auto play = [&](const std::vector<double>& clocks, bool trace) {
+        auto some = options;
+        some.trace = trace;
+        Simulation simulation(schedule, machine, some, clocks, tiles);
+        return PlayedPass{simulation.run(), simulation.flop()};
+    };
+    if (!power_limits_clocks(schedule, machine, options)) return play({}, options.trace).prediction;
     if (options.measured && !options.measured->clocks.empty()) {
-        auto prediction = player.play(options.measured->clocks, options.trace).prediction;
+        auto prediction = play(options.measured->clocks, options.trace).prediction;
         prediction.clocks = options.measured->clocks;
         prediction.clock = *std::ranges::min_element(prediction.clocks);
         return prediction;
@@ -92,12 +67,12 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
     const auto ranks = schedule.ranks() * options.replicas;
     const auto powers = sustained_flops_by_rank(schedule, machine, Topology(ranks, machine, options), ranks);
     const auto clocks = find_sustained_clocks(powers, options, [&](const std::vector<double>& at) {
-        auto found = player.play(at, false);
+        auto found = play(at, false);
         last = {at, found.prediction};
         return found;
     });
     auto prediction =
-        options.trace || clocks != last.first ? player.play(clocks, options.trace).prediction : std::move(last.second);
+        options.trace || clocks != last.first ? play(clocks, options.trace).prediction : std::move(last.second);
     prediction.clock = *std::min_element(clocks.begin(), clocks.end());
     prediction.clocks = clocks;
     return prediction;

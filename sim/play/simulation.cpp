@@ -79,18 +79,10 @@ void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const O
     naive.add_transfer(op.step, cost.whole());
 }
 
-std::optional<Prediction> Simulation::run() {
-    try {
-        for (int rank = 0; rank < fold_.played(); ++rank) advance(rank);
-        for (std::uint32_t ended = 0; engine_.next(ended);) {
-            if (is_folded() && engine_.has_shared_out()) return std::nullopt;
-            handle(tags_.rank(ended), tags_.lane(ended));
-        }
-        return result();
-    } catch (const Error&) {
-        if (is_folded()) return std::nullopt;  // without folding the error names the right ranks
-        throw;
-    }
+Prediction Simulation::run() {
+    for (int rank = 0; rank < fold_.played(); ++rank) advance(rank);
+    for (std::uint32_t ended = 0; engine_.next(ended);) handle(tags_.rank(ended), tags_.lane(ended));
+    return result();
 }
 
 void Simulation::hold_sms(int rank, double sms) {

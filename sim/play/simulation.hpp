@@ -70,9 +70,8 @@ public:
     Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
                std::shared_ptr<TileModel> tiles);
 
-    /// Plays, once. Returns nothing if ranks are folded and either turn out to differ or something is wrong; the caller
-    /// then plays all ranks.
-    std::optional<Prediction> run();
+    /// Plays, once.
+    Prediction run();
 
     /// FLOP of the tiles that each rank computes; counted only for the sustained clock.
     std::vector<double> flop() const;
@@ -80,8 +79,6 @@ public:
 private:
     friend class layouts::Walk<Simulation>;
     friend class IssuedWalk<Simulation>;
-
-    bool is_folded() const { return fold_.played() < cost_.ranks(); }
 
     SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
     int query_heads() const { return static_cast<int>(schedule_.problem().query_heads); }

@@ -115,6 +115,16 @@ public:
         return by_copy_engine_ && !op.transfers() && (op.fused || op.after().empty());
     }
 
+    /// When the host issues the rank's next operation. It issues in the order of the schedule, but for
+    /// is_issued_first(). `host`: when it has issued all operations so far.
+    layouts::Interval issue_next(const Op& op, int rank, layouts::OpIndex index, PartlyFilledSlots& slots,
+                                 Picoseconds& host) const {
+        const auto issue_time = issue(op, slots.had_part(schedule_, op));
+        host = layouts::checked_sum(host, issue_time);
+        const auto issued = (is_issued_first(op) ? start(rank) : host) + issue_delay(rank, index);
+        return {issued - issue_time, issued};
+    }
+
     /// GPU time of a rank's pass before its first operation on the compute lane, and behind its last operation.
     Picoseconds begin_of_pass(int rank) const;
     Picoseconds end_of_pass(int rank) const;

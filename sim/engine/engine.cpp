@@ -6,103 +6,57 @@
 
 namespace ringlab::sim {
 
-void Engine::reserve(std::size_t activities, std::size_t resources) {
-    queue_.reserve(timers_ + places_ + activities);
-    states_.reserve(places_ + activities);
-    sharing_.reserve(places_ + activities, resources);
+void Engine::start(std::uint32_t tag, const Activity& activity) {
+    if (tag >= states_.size()) states_.resize(tag + 1);
+    sharing_.describe(tag, {activity.demands, activity.priority, activity.weight, activity.speed_beside_attend,
+                            activity.slows_transfers});
+    states_[tag] = {.remaining = static_cast<double>(activity.duration),
+                    .updated = activity.duration,
+                    .number = 0,
+                    .speed = 0,
+                    .runs = true,
+                    .waits = activity.delay > 0,
+                    .ends_later = false};
+    activity.delay > 0 ? start_timer(tag, activity.delay) : begin(tag);
 }
 
-ActivityId Engine::take_place(ActivityId wanted) {
-    if (wanted < states_.size() && !states_[wanted].runs) return wanted;
-    if (free_.empty()) {
-        require(states_.size() < EventQueue::most_ids - timers_, "more than {} activities at a time",
-                EventQueue::most_ids - timers_);
-        states_.emplace_back();
-        return static_cast<ActivityId>(states_.size() - 1);
-    }
-    const auto id = free_.back();
-    free_.pop_back();
-    return id;
-}
-
-ActivityId Engine::start(const Activity& activity) {
-    const auto id = take_place(activity.place);
-    sharing_.describe(id, {activity.demands, activity.priority, activity.weight, activity.speed_beside_attend,
-                           activity.slows_transfers});
-    states_[id] = {.remaining = static_cast<double>(activity.duration),
-                   .updated = activity.duration,  // `updated` holds the duration until it begins
-                   .number = 0,
-                   .speed = 0,
-                   .tag = activity.tag,
-                   .runs = true,
-                   .ends_later = false};
-    activity.delay > 0 ? wait(id, activity.delay) : begin(id);
-    return id;
-}
-
-// There are few different delays, and time only grows. So the activities with one delay form a line that is sorted
-// without any work, which is faster than the queue.
-void Engine::wait(ActivityId id, Picoseconds delay) {
-    auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return one.delay == delay; });
-    if (line == lines_.end()) line = lines_.insert(line, Line{delay});
-    line->push({{layouts::checked_sum(now_, delay), queue_.take_number()}, id});
-}
-
-void Engine::Line::push(const Entry& entry) {
-    if (end - first == ring.size()) {
-        std::vector<Entry> larger(std::max<std::size_t>(8, 2 * ring.size()));
-        for (auto i = first; i != end; ++i) larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = at(i);
-        ring = std::move(larger);
-    }
-    at(end++) = entry;
-}
-
-Engine::Line* Engine::first_line() {
-    Line* first = nullptr;
-    for (auto& line : lines_)
-        if (!line.empty() && (!first || line.at(line.first).begin < first->at(first->first).begin)) first = &line;
-    return first;
-}
-
-void Engine::begin(ActivityId id) {
-    auto& state = states_[id];
-    if (!sharing_.demands_something(id)) {
-        queue_.set(id + timers_, layouts::checked_sum(now_, state.updated));
-        return;
-    }
+void Engine::begin(std::uint32_t tag) {
+    auto& state = states_[tag];
+    state.waits = false;
+    if (!sharing_.demands_something(tag)) return start_timer(tag, state.updated);
     state.updated = now_;
-    sharing_.begin(id);
+    sharing_.begin(tag);
 }
 
 void Engine::solve() {
-    for (const auto& [id, speed] : sharing_.solve()) set_speed(id, speed);
+    for (const auto& [tag, speed] : sharing_.solve()) set_speed(tag, speed);
 }
 
-void Engine::set_speed(ActivityId id, float speed) {
-    auto& state = states_[id];
+void Engine::set_speed(std::uint32_t tag, float speed) {
+    auto& state = states_[tag];
     state.remaining = std::max(0.0, state.remaining - static_cast<double>(now_ - state.updated) * state.speed);
     state.updated = now_;
     state.speed = speed;
     const auto end = end_of(state);
-    state.ends_later = queue_.leaves_by(id + timers_, end);
+    state.ends_later = queue_.leaves_by(tag, end);
     if (state.ends_later)
         state.number = queue_.take_number();
     else
-        queue_.set(id + timers_, end);
+        queue_.set(tag, end);
 }
 
 // Speeds change more often than activities end. An activity that becomes slower keeps its place in the queue, and is
 // put back when it comes up too early. So compute that several copies slow down, one after another, moves once and not
 // for each copy.
-EventQueue::EventOrder Engine::first_valid_end() {
+Picoseconds Engine::first_valid_end() {
     while (!queue_.empty()) {
-        const auto [event_order, id] = queue_.first();
-        if (id < timers_ || !states_[id - timers_].ends_later) return event_order;
-        auto& state = states_[id - timers_];
-        state.ends_later = false;
-        queue_.set(id, {end_of(state), state.number});
+        const auto [event_order, tag] = queue_.first();
+        auto* state = state_of(tag);
+        if (!state || !state->ends_later) return event_order.time;
+        state->ends_later = false;
+        queue_.set(tag, {end_of(*state), state->number});
     }
-    return {never, ~std::uint64_t{0}};
+    return never;
 }
 
 Picoseconds Engine::end_of(const State& state) {
@@ -113,41 +67,31 @@ Picoseconds Engine::end_of(const State& state) {
 
 bool Engine::next(std::uint32_t& tag) {
     for (;;) {
-        auto* line = first_line();
-        const auto begins = line ? line->at(line->first).begin : EventQueue::EventOrder{never, ~std::uint64_t{0}};
-        auto ends = first_valid_end();
-        if (!sharing_.is_solved() && begins.time > now_ && ends.time > now_) {
+        auto first = first_valid_end();
+        if (!sharing_.is_solved() && first > now_) {
             solve();
-            ends = first_valid_end();
-        }
-        if (line && begins < ends) {
-            now_ = begins.time;
-            begin(line->at(line->first++).id);
-            continue;
+            first = first_valid_end();
         }
         if (queue_.empty()) return false;
         require(
-            ends.time != never,
+            first != never,
             "the simulation stands still: {} activities have no share of a resource, or one so small that they "
             "would run for more than 106 days, the longest that a timeline can hold; if the case is that large, use "
             "fewer tokens, or a faster machine",
             queue_.size());
-        break;
-    }
-    const auto event = queue_.pop();
-    now_ = event.time;
-    ++events_;
-    if (event.id < timers_) {
-        tag = event.id;
+        tag = queue_.pop().id;
+        now_ = first;
+        auto* state = state_of(tag);
+        if (state && state->waits) {
+            begin(tag);
+            continue;
+        }
+        ++events_;
+        if (!state) return true;
+        if (sharing_.demands_something(tag)) sharing_.end(tag);
+        state->runs = false;
         return true;
     }
-    const auto id = event.id - timers_;
-    auto& state = states_[id];
-    if (sharing_.demands_something(id)) sharing_.end(id);
-    state.runs = false;
-    if (id >= places_) free_.push_back(id);
-    tag = state.tag;
-    return true;
 }
 
 }  // namespace ringlab::sim

@@ -7,12 +7,6 @@
 
 namespace ringlab::sim {
 
-void Sharing::reserve(std::size_t activities, std::size_t resources) {
-    states_.reserve(activities);
-    uses_.reserve(activities * uses_per_activity_);
-    resources_.reserve(resources);
-}
-
 ResourceId Sharing::add_resource(double capacity) {
     resources_.push_back({});
     const auto id = static_cast<ResourceId>(resources_.size() - 1);

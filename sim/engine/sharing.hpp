@@ -49,8 +49,7 @@ public:
     ResourceId add_resource(double capacity);
     void set_capacity(ResourceId resource, double capacity);
 
-    /// Reserves memory.
-    void reserve(std::size_t activities, std::size_t resources);
+    void reserve_resources(std::size_t resources) { resources_.reserve(resources); }
 
     /// What an activity will demand from begin() to end(). Ids are small whole numbers that the caller chooses.
     void describe(ActivityId id, const Claim& claim);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <vector>
 
 namespace ringlab::sim {
@@ -54,29 +55,17 @@ private:
 
     const Op* next_of_alike(int rank, std::uint32_t index) {
         if (ranks_ == 1) return streams_.front().next();
-        if (index == end_) {
+        if (index == first_ + shared_ops_.size()) {
             const auto* op = streams_.front().next();
             if (!op) return nullptr;
-            if (end_ - first_ == shared_ops_.size()) grow();
-            shared_op(end_++) = {*op, ranks_};
+            shared_ops_.push_back({*op, ranks_});
         }
-        auto& [op, readers] = shared_op(index);
+        auto& [op, readers] = shared_ops_[index - first_];
         current_op_ = op;
         --readers;
-        while (first_ != end_ && shared_op(first_).readers == 0) ++first_;
+        for (; !shared_ops_.empty() && shared_ops_.front().readers == 0; ++first_) shared_ops_.pop_front();
         move(rank % schedule_.ranks());
         return &current_op_;
-    }
-
-    SharedOp& shared_op(std::uint32_t index) {
-        return shared_ops_[index & (static_cast<std::uint32_t>(shared_ops_.size()) - 1)];
-    }
-
-    void grow() {
-        std::vector<SharedOp> larger(std::max<std::size_t>(8, 2 * shared_ops_.size()));
-        for (auto i = first_; i != end_; ++i)
-            larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = shared_op(i);
-        shared_ops_ = std::move(larger);
     }
 
     /// Turns the operation of rank 0 into that of another rank of its ring.
@@ -102,9 +91,8 @@ private:
     std::array<std::int64_t, 3> pair_counts_{};
     Op current_op_;  // shared by all streams
     std::vector<Ops> streams_;
-    // A ring buffer, its size a power of two: operations from `first_` to before `end_`.
-    std::vector<SharedOp> shared_ops_;
-    std::uint32_t first_ = 0, end_ = 0;
+    std::deque<SharedOp> shared_ops_;  // from operation `first_` on
+    std::size_t first_ = 0;
 };
 
 /// Simulates ranks that must behave alike only once: rank r behaves as rank r % played() does.
@@ -115,8 +103,8 @@ private:
 /// repeated, solve the equations of all hosts, and these have one solution. Where several hosts share a leaf switch,
 /// the unit is all hosts of a leaf; where no message leaves its host, it is a single rank.
 ///
-/// Speeds of those who share a resource are rounded to float, in another order than in a play of all ranks. So times may
-/// differ from those of such a play by some 1e-7 of the pass.
+/// Speeds of those who share a resource are rounded to float, in another order than in a play of all ranks. So times
+/// may differ from those of such a play by some 1e-7 of the pass.
 class Fold {
 public:
     /// Folds nothing if options ask for a trace, or make ranks differ.

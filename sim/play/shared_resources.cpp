@@ -18,7 +18,7 @@ SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const
     const bool memory = std::isfinite(machine_.memory_bytes_per_second) && !cost.is_free(Cause::memory);
     const bool links = !one_channel_ && std::isfinite(machine_.inside_host.link_bytes_per_second);
     const std::size_t ends_of_hosts = 2 * (ranks / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
-    engine_.reserve(0, ranks * (memory + kernels_ + 2 * links) + ends_of_hosts);
+    engine_.reserve_resources(ranks * (memory + kernels_ + 2 * links) + ends_of_hosts);
     gpus_.resize(ranks);
     for (auto& gpu : gpus_) {
         if (memory) gpu.memory = engine_.add_resource(machine_.memory_bytes_per_second);

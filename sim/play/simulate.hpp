@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/schedules/schedule.hpp"
 #include "layouts/program/timeline.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/machine/options.hpp"
 

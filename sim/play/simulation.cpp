@@ -9,19 +9,26 @@ namespace ringlab::sim {
 
 Simulation::Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                        std::vector<double> clocks, std::shared_ptr<TileModel> tiles)
-    : IssuedWalk(schedule, machine, options, std::move(clocks), std::move(tiles)),
+    : Walk(schedule.ranks()),
+      schedule_(schedule),
       machine_(machine),
       options_(options),
+      cost_(schedule, machine, options, std::move(clocks), std::move(tiles)),
+      lanes_(schedule.lanes()),
+      ring_ranks_(schedule.ranks()),
       tags_(lanes_),
       ops_(schedule, cost_.ranks()),
       fold_(ops_, schedule, machine, cost_.topology(), options),
-      places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
-      engine_(tags_.of(fold_.played(), 0), static_cast<std::uint32_t>(places_ * fold_.played())) {
+      engine_(options.sharing ? tags_.of(fold_.played(), 0) : 0) {
+    require(lanes_ <= OpWindow::most_lanes, "the schedule has {} channels; the simulator has room for {}",
+            schedule.channels().size(), OpWindow::most_lanes / 2);
     ops_.read_by(fold_.played());
     const auto played = static_cast<std::size_t>(fold_.played());
     ranks_.reserve(played);
     prediction_.ranks.resize(played);
-    for (int rank = 0; rank < fold_.played(); ++rank) ranks_.push_back(begin_rank(rank));
+    partly_filled_.resize(played);
+    for (int rank = 0; rank < fold_.played(); ++rank)
+        ranks_.emplace_back(lanes_, cost_.start(rank), cost_.begin_of_pass(rank));
     if (options.trace) trace_.emplace(ranks_.size(), query_heads());
     if (cost_.waits_inside_kernel())
         for (int rank = 0; rank < cost_.ranks(); ++rank) arrivals_.emplace_back(cost_.key_launches(rank));
@@ -43,6 +50,21 @@ std::vector<double> Simulation::flop() const {
     std::vector<double> all(flop_.empty() ? 0 : static_cast<std::size_t>(cost_.ranks()));
     for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = flop_[rank % flop_.size()];
     return all;
+}
+
+void Simulation::read(int id, SimulatedRank& rank) {
+    const auto index = static_cast<OpIndex>(rank.window.end());
+    const auto* op = ops_.next(id, rank.window.end());
+    if (!op) {
+        rank.more = false;
+        return;
+    }
+    require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
+            schedule_.channels().size());
+    const auto issue = cost_.issue_next(*op, id, index, partly_filled_[static_cast<std::size_t>(id)], rank.issued);
+    const auto work = take(id, *op, index, issue);
+    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issue.end, rank.begin_ended) : issue.end,
+                     work);
 }
 
 std::int64_t Simulation::take(int id, const Op& op, layouts::OpIndex index, layouts::Interval issue) {
@@ -166,6 +188,14 @@ void Simulation::start(int id, Lane lane) {
     lane == compute_lane ? start_compute(id, op) : start_transfer(id, lane, op);
 }
 
+void Simulation::require_match(int id, Lane lane) {
+    const auto& send = head_of(id, lane);
+    const auto& match = head_of(fold_.of(send.peer), layouts::counterpart(lane));
+    require(send.pool() == match.pool() && send.work == match.work,
+            "rank {} and rank {} disagree about a message: {} bytes of {} and {} of {}", id, send.peer, send.work,
+            layouts::to_string(send.pool()), match.work, layouts::to_string(match.pool()));
+}
+
 void Simulation::start_compute(int id, PendingOp& op) {
     op.state = OpState::running;
     op.time = engine_.now();
@@ -183,14 +213,12 @@ void Simulation::start_compute(int id, PendingOp& op) {
     if (admission_ && attends) set_sms_of_compute(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
     // set_sms_of_compute() sets the capacity so that the attend runs at the speed that SmAdmission gives.
-    engine_.start({.duration = schedules_attends
-                                   ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed)
-                                   : op.work,
-                   .demands = demands.span(),
-                   .priority = Priority::compute,
-                   .slows_transfers = attends,
-                   .tag = tag,
-                   .place = activity_index(id, compute_lane)});
+    engine_.start(tag, {.duration = schedules_attends ? static_cast<Picoseconds>(static_cast<double>(op.work) /
+                                                                                 SmAdmission::most_speed)
+                                                      : op.work,
+                        .demands = demands.span(),
+                        .priority = Priority::compute,
+                        .slows_transfers = attends});
 }
 
 void Simulation::start_transfer(int id, Lane lane, PendingOp& op) {
@@ -216,13 +244,12 @@ void Simulation::start_transfer(int id, Lane lane, PendingOp& op) {
 
 void Simulation::start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane) {
     const auto demands = resources_->of_transfer(source, destination, cost, id);
-    engine_.start({.duration = cost.duration,
+    engine_.start(tags_.of(id, lane),
+                  {.duration = cost.duration,
                    .delay = cost.latency,
                    .demands = demands.span(),
                    .weight = 1e9 / cost.bytes_per_second,  // so that flows on a full link get equal rates
-                   .speed_beside_attend = cost.speed_beside_attend,
-                   .tag = tags_.of(id, lane),
-                   .place = activity_index(id, lane)});
+                   .speed_beside_attend = cost.speed_beside_attend});
 }
 
 void Simulation::begin_span(int id, PendingOp& op) {
@@ -297,8 +324,16 @@ void Simulation::finish(int id, Lane lane) {
     rank.window.finish_head(lane);
 }
 
+void Simulation::require_finished() {
+    const auto stuck = find_unfinished(fold_.played(), lanes_);
+    if (!stuck) return;
+    const auto& op = rank_of(stuck->rank).window[static_cast<std::uint32_t>(stuck->operation)];
+    fail("the schedule cannot be finished: operation {} of rank {} ({}, peer {}) waits for ever", stuck->operation,
+         stuck->rank, layouts::to_string(op.kind()), op.peer);
+}
+
 Prediction Simulation::result() {
-    require_finished(fold_.played());
+    require_finished();
     auto& prediction = prediction_;
     const auto alike = static_cast<std::size_t>(cost_.ranks() / fold_.played());
     prediction.events = engine_.events() * alike;

@@ -1,25 +1,98 @@
 #pragma once
 
+#include "layouts/program/walk.hpp"
 #include "sim/cost/messages.hpp"
 #include "sim/engine/huge_pages.hpp"
 #include "sim/play/fold.hpp"
-#include "sim/play/issued_walk.hpp"
 #include "sim/play/shared_resources.hpp"
 #include "sim/play/simulate.hpp"
 #include "sim/play/sm_admission.hpp"
 #include "sim/tiles/fused_launch.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 #include <vector>
 
 namespace ringlab::sim {
 
+using layouts::compute_lane;
+using layouts::Lane;
+using layouts::OpIndex;
+using layouts::OpKind;
+using layouts::OpState;
+using layouts::OpWindow;
+using layouts::PendingOp;
+using layouts::Pool;
 using layouts::RankTotals;
 
 /// simulate() with tile times that may be shared by several plays, one after another, of the same schedule and machine.
 Prediction simulate(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                     const std::shared_ptr<TileModel>& tiles);
+
+/// Sums of one rank's durations step by step: the estimates that a simulator has to beat.
+class NaiveEstimate {
+public:
+    void add_compute(int step, Picoseconds duration) {
+        enter(step);
+        compute_ = layouts::checked_sum(compute_, duration);
+    }
+    void add_transfer(int step, Picoseconds duration) {
+        enter(step);
+        transfer_ = layouts::checked_sum(transfer_, duration);
+    }
+    Picoseconds overlapped() const { return layouts::checked_sum(overlapped_, std::max(compute_, transfer_)); }
+    Picoseconds serial() const { return layouts::checked_sum(serial_, layouts::checked_sum(compute_, transfer_)); }
+
+private:
+    void enter(int step) {
+        if (step == step_) return;
+        overlapped_ = overlapped();
+        serial_ = serial();
+        compute_ = transfer_ = 0;
+        step_ = step;
+    }
+
+    Picoseconds overlapped_ = 0, serial_ = 0, compute_ = 0, transfer_ = 0;
+    int step_ = -1;
+};
+
+/// Rank and lane, packed into the engine's tag. A lane runs one operation at a time, so both identify the operation,
+/// and its state tells what has ended: its wait for the host, or itself. For a send and its receive, the sender's tag
+/// stands for both.
+class Tags {
+public:
+    explicit Tags(int lanes) : lane_bits_(std::bit_width(static_cast<unsigned>(lanes - 1))) {}
+
+    std::uint32_t of(int rank, Lane lane) const {
+        return static_cast<std::uint32_t>(rank) << lane_bits_ | static_cast<std::uint32_t>(lane);
+    }
+    int rank(std::uint32_t tag) const { return static_cast<int>(tag >> lane_bits_); }
+    Lane lane(std::uint32_t tag) const { return static_cast<Lane>(tag & ((1u << lane_bits_) - 1)); }
+
+private:
+    int lane_bits_;
+};
+
+/// Execution state of one rank.
+struct alignas(64) SimulatedRank {
+    SimulatedRank(int lanes, Picoseconds start, Picoseconds before)
+        : window(lanes), begin_ended(layouts::checked_sum(start, before)), issued(start) {}
+
+    // The order of members fills the gaps that window and naive leave: 128 bytes in all.
+    [[no_unique_address]] OpWindow window;
+
+    Picoseconds begin_ended;  // end of the work before the first operation on the compute lane
+    [[no_unique_address]] NaiveEstimate naive;
+    Picoseconds issued;  // when the host has issued all operations that were read
+    Picoseconds posted_since = 0, moving_since = 0;
+    bool more = true;        // there are operations left to read
+    std::int8_t posted = 0;  // transfers whose own side is ready and that have not ended; at most one a lane
+    std::int8_t moving = 0;  // those of them whose peer is ready too
+    float held = 0;          // SMs that transfers hold
+};
+static_assert(sizeof(SimulatedRank) == 128);
 
 /// Spans and host issue times of a traced prediction. Operations are counted by rank.
 class Trace {
@@ -64,7 +137,7 @@ private:
 };
 
 /// One play of a schedule on a machine: a walk in which an event engine says what ends next.
-class Simulation : public IssuedWalk<Simulation> {
+class Simulation : layouts::Walk<Simulation> {
 public:
     /// All arguments must outlive it, except `clocks` and `tiles`; see CostModel.
     Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
@@ -78,17 +151,12 @@ public:
 
 private:
     friend class layouts::Walk<Simulation>;
-    friend class IssuedWalk<Simulation>;
 
     SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
     int query_heads() const { return static_cast<int>(schedule_.problem().query_heads); }
     RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
 
     int stand_in(int rank) const { return fold_.of(rank); }
-
-    std::uint32_t activity_index(int rank, Lane lane) const {
-        return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + layouts::channel_of(lane)));
-    }
 
     /// Transfers that are kernels take this many SMs of the rank, or give them back if negative.
     void hold_sms(int rank, double sms);
@@ -101,7 +169,17 @@ private:
 
     // ---- Reading the schedule ----
 
-    const Op* next_op(int id, std::uint32_t index) { return ops_.next(id, index); }
+    /// Reads operations until every lane has a next one.
+    void refill(int id) {
+        auto& rank = rank_of(id);
+        while (rank.more && !rank.window.every_lane_has_head()) read(id, rank);
+    }
+    void read(int id, SimulatedRank& rank);
+
+    /// First rank of the ring that `rank` belongs to.
+    int ring_of(int rank) const { return rank < ring_ranks_ ? 0 : rank - rank % ring_ranks_; }
+
+    /// Durations and bytes of the operation. Returns PendingOp::work.
     std::int64_t take(int id, const Op& op, layouts::OpIndex index, layouts::Interval issue);
 
     void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);
@@ -128,6 +206,9 @@ private:
 
     /// Starts the head of a lane, for a message the sender's.
     void start(int id, Lane lane);
+
+    /// Throws Error if the send at the head of a lane and its receive are not of the same message.
+    void require_match(int id, Lane lane);
 
     void start_compute(int id, PendingOp& op);
     void start_transfer(int id, Lane lane, PendingOp& op);
@@ -174,14 +255,17 @@ private:
 
     // ---- The result ----
 
+    void require_finished();
     Prediction result();
 
+    const Schedule& schedule_;
     const Machine& machine_;
     const SimOptions& options_;
+    CostModel cost_;
+    int lanes_, ring_ranks_;
     Tags tags_;
     OpSource ops_;
     Fold fold_;
-    int places_;  // activities of a rank: compute, and for each channel what it sends or fetches
     Engine engine_;
     bool transfers_hold_sms_ = false;  // transfers take SMs
     bool halves_together_ = false;     // the two halves of a message take SMs together
@@ -189,10 +273,11 @@ private:
     bool admitted_ = false;            // the transfer that starts now has waited for SMs
     std::optional<PendingMessages> messages_;
     std::optional<SmAdmission> admission_;
-    Prediction prediction_;                 // totals of ranks grow during the run
-    HugeVector<SimulatedRank> ranks_;       // the ranks that are simulated
-    std::vector<double> flop_;              // by rank, for the sustained clock
-    std::vector<ArrivalTracker> arrivals_;  // by rank, if fused launches wait inside the kernel
+    Prediction prediction_;                         // totals of ranks grow during the run
+    HugeVector<SimulatedRank> ranks_;               // the ranks that are simulated
+    std::vector<PartlyFilledSlots> partly_filled_;  // by rank
+    std::vector<double> flop_;                      // by rank, for the sustained clock
+    std::vector<ArrivalTracker> arrivals_;          // by rank, if fused launches wait inside the kernel
     std::optional<Trace> trace_;
     std::optional<SharedResources> resources_;
 };

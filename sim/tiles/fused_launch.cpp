@@ -104,11 +104,11 @@ std::vector<double> TileModel::fused_times_of_key_tiles(std::span<const FusedAtt
 
 std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends) {
     if (cost_.work_tile == WorkTile::key_tile) return fused_times_of_key_tiles(attends);
-    struct Known {
+    struct FirstWorkTile {
         double longest;
         std::size_t group;
     };
-    std::vector<Known> known;      // by attend
+    std::vector<FirstWorkTile> known;  // by attend
     std::vector<Launch> up_to;     // by group of heads: time of the launch up to the group's end
     std::vector<WorkTiles> parts;  // by group of heads: work tiles through all blocks
     // If the first attend waits, the launch comes after everything that it needs.
@@ -119,8 +119,7 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.ends; })};
     int heads = -1;  // first head of the current group
     for (const auto& attend : attends) {
-        const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
-        auto work_tiles = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
+        auto work_tiles = work_tiles_of(block_of(attend.rows, attend.keys));
         double longest = 0;
         for (const auto& tiles : work_tiles.tiles)
             longest = std::max(

@@ -51,10 +51,10 @@ void TileModel::list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::R
 }
 
 TileModel::KeyTiles TileModel::key_tiles_of_block(const Part& rows, const Part& keys) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    auto& known = key_work_tiles_[key_of(row_runs, key_runs, rows, keys, {})];
-    if (!known) known = std::make_shared<const WorkTiles>(work_tiles_of(row_runs, key_runs, rows, keys));
-    return known;
+    const auto block = block_of(rows, keys);
+    auto& found = known(block, {}).key_tiles;
+    if (!found) found = std::make_shared<const WorkTiles>(work_tiles_of(block));
+    return found;
 }
 
 layouts::SmGroup TileModel::sharing_of(std::span<const KeyTiles> parts) const {
@@ -127,15 +127,13 @@ TileModel::Launch TileModel::key_launch(const KeyTiles& part, double missing) co
 }
 
 const TileModel::ScheduledBlock& TileModel::scheduled_block(const Part& rows, const Part& keys) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    auto [known, is_new] = scheduled_blocks_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
-    if (!is_new) return known->second;
+    auto& found = known(block_of(rows, keys), {}).scheduled;
+    if (found) return *found;
     const auto part = key_tiles_of_block(rows, keys);
     const auto plan = plan_of({&part, 1});
-    auto& block = known->second;
-    block = {in_launch_order(*part, plan), plan.sharing, 0};
-    block.seconds = list_schedule(block.groups, plan.sharing.at_a_time);
-    return block;
+    found = {in_launch_order(*part, plan), plan.sharing, 0};
+    found->seconds = list_schedule(found->groups, plan.sharing.at_a_time);
+    return *found;
 }
 
 double TileModel::slowdown_while_sms_missing(std::span<const MissingSms> missing, const Part& rows, const Part& keys) {

@@ -88,8 +88,12 @@ std::span<const Run> TileModel::runs(const Part& part, std::vector<Run>& storage
     return storage = schedule_.runs(part);
 }
 
-void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run> row_runs,
-                         std::span<const Run> key_runs) {
+TileModel::Block TileModel::block_of(const Part& rows, const Part& keys) {
+    return {rows, keys, runs(rows, row_storage_), runs(keys, key_storage_)};
+}
+
+void TileModel::describe(const Block& block) {
+    const auto& [rows, keys, row_runs, key_runs] = block;
     const auto& mask = schedule_.mask();
     key_.clear();
     const auto by_name = [&] {
@@ -133,42 +137,39 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
     if (pairs > max_described_pairs) by_name();
 }
 
-std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                              const Part& keys, AttendPosition position) {
-    describe(rows, keys, row_runs, key_runs);
-    key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * position.begins + position.ends});
-    return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
+TileModel::Known& TileModel::known(const Block& block, AttendPosition position) {
+    describe(block);
+    key_.insert(key_.end(), {block.rows.heads.count(), block.keys.heads.count(), 2 * position.begins + position.ends});
+    return known_[{reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())}];
 }
 
 double TileModel::computed_pairs(const Part& rows, const Part& keys) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    const auto [found, is_new] = pairs_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
-    if (!is_new) return found->second;
+    const auto block = block_of(rows, keys);
+    auto& found = known(block, {}).computed_pairs;
+    if (found) return *found;
     double tiles = 0;
-    for (const auto& [full, partial] : work_tiles_of(row_runs, key_runs, rows, keys).tiles)
-        tiles += static_cast<double>(full + partial);
+    for (const auto& [full, partial] : work_tiles_of(block).tiles) tiles += static_cast<double>(full + partial);
     const auto of_a_tile = [](std::int64_t most, std::int64_t all) { return static_cast<double>(std::min(most, all)); };
-    return found->second =
-               tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
+    found = tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
+    return *found;
 }
 
 double TileModel::slowdown_without_sms(double sms, const Part& rows, const Part& keys, AttendPosition position) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    const auto key = fmt::format("{} ", sms) + key_of(row_runs, key_runs, rows, keys, position);
-    if (const auto found = slowdowns_.find(key); found != slowdowns_.end()) return found->second;
-    const auto seconds = [&](double missing) {
-        return attend_launch(row_runs, key_runs, rows, keys, position, missing).seconds;
-    };
-    const auto all = seconds(0);
-    return slowdowns_[key] = all == 0 ? 1 : seconds(sms) / all;
+    const auto block = block_of(rows, keys);
+    const auto [found, is_new] = known(block, position).slowdowns.try_emplace(sms, 1);
+    if (!is_new) return found->second;
+    const auto all = attend_launch(block, position, 0).seconds;
+    if (all > 0) found->second = attend_launch(block, position, sms).seconds / all;
+    return found->second;
 }
 
 TileModel::Time TileModel::attend(const Part& rows, const Part& keys, AttendPosition position) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    const auto key = key_of(row_runs, key_runs, rows, keys, position);
-    const auto found = memo_.find(key);
-    if (found != memo_.end()) return found->second;
-    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, position)).first->second;
+    const auto block = block_of(rows, keys);
+    auto& found = known(block, position).time;
+    if (found) return *found;
+    const auto [seconds, longest, tiles] = attend_launch(block, position, 0);
+    found = {.alone = seconds, .continued = tiles / machine_.sms, .longest_work_tile = longest};
+    return *found;
 }
 
 TileModel::WorkTiles::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) const {
@@ -200,9 +201,9 @@ double TileModel::l2_miss_share(std::span<const WorkTiles> parts, AttendPosition
     return terms::OverflowTail::missed(touched, machine_.cache_bytes);
 }
 
-TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                              const Part& rows, const Part& keys) const {
-    const auto known = [&](auto& by_block, const Part& part, auto make) {
+TileModel::WorkTiles TileModel::work_tiles_of(const Block& block) const {
+    const auto& [rows, keys, row_runs, key_runs] = block;
+    const auto kept = [&](auto& by_block, const Part& part, auto make) {
         using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
         if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
         by_block.resize(static_cast<std::size_t>(schedule_.blocks()));
@@ -211,8 +212,10 @@ TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std
         return std::shared_ptr<const Tiles>(std::shared_ptr<void>(), &tiles);
     };
     const auto& mask = schedule_.mask();
-    const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
-    const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
+    const auto hulls =
+        kept(hulls_, rows, [&, runs = row_runs] { return layouts::row_hulls(mask, runs, cost_.tile_rows); });
+    const auto columns =
+        kept(key_tiles_, keys, [&, runs = key_runs] { return layouts::key_tiles(mask, runs, cost_.tile_keys); });
     const bool by_keys = cost_.work_tile == WorkTile::key_tile;
     WorkTiles work_tiles;
     work_tiles.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
@@ -291,18 +294,10 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
     return found;
 }
 
-TileModel::Launch TileModel::attend_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                           const Part& rows, const Part& keys, AttendPosition position,
-                                           double missing) const {
-    auto work_tiles = work_tiles_of(row_runs, key_runs, rows, keys);
-    if (cost_.work_tile == WorkTile::query_tile) return launch({&work_tiles, 1}, position, &keys, missing);
+TileModel::Launch TileModel::attend_launch(const Block& block, AttendPosition position, double missing) const {
+    auto work_tiles = work_tiles_of(block);
+    if (cost_.work_tile == WorkTile::query_tile) return launch({&work_tiles, 1}, position, &block.keys, missing);
     return key_launch(std::make_shared<const WorkTiles>(std::move(work_tiles)), missing);
-}
-
-TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                             const Part& rows, const Part& keys, AttendPosition position) const {
-    const auto [seconds, longest, tiles] = attend_launch(row_runs, key_runs, rows, keys, position);
-    return {.alone = seconds, .continued = tiles / machine_.sms, .longest_work_tile = longest};
 }
 
 }  // namespace ringlab::sim

@@ -1,12 +1,14 @@
 #pragma once
 
-#include "layouts/schedules/schedule.hpp"
 #include "layouts/layouts/launch_order.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/tiles/list_scheduling.hpp"
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -109,14 +111,34 @@ public:
     /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
     std::vector<WorkTileGroup> in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const;
 
-    /// Number of memo entries, that is of blocks that were tiled one by one. For tests.
-    std::size_t distinct_blocks() const { return memo_.size(); }
+    /// Number of blocks that were tiled one by one. For tests.
+    std::size_t distinct_blocks() const { return known_.size(); }
 
 private:
+    /// A block of rows and keys, with their runs. Valid until the next one is made.
+    struct Block {
+        Part rows, keys;
+        std::span<const Run> row_runs, key_runs;
+    };
+    struct ScheduledBlock {
+        std::vector<WorkTileGroup> groups;
+        layouts::SmGroup sharing{};
+        double seconds = 0;
+    };
+    /// What was found of all blocks that look the same to the mask.
+    struct Known {
+        std::optional<Time> time;
+        std::optional<double> computed_pairs;
+        std::map<double, double> slowdowns;  // by missing SMs
+        KeyTiles key_tiles;
+        std::optional<ScheduledBlock> scheduled;
+    };
+
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
-    void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
-    WorkTiles work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                            const Part& keys) const;
+    Block block_of(const Part& rows, const Part& keys);
+    Known& known(const Block& block, AttendPosition position);
+    void describe(const Block& block);
+    WorkTiles work_tiles_of(const Block& block) const;
     void list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::RowHull> rows,
                         std::span<const layouts::KeyTile> columns) const;
     std::vector<double> fused_times_of_key_tiles(std::span<const FusedAttend> attends);
@@ -131,18 +153,8 @@ private:
     double tile_seconds(const WorkTiles& work_tiles) const;
     Launch launch(std::span<const WorkTiles> parts, AttendPosition position, const Part* keys, double missing) const;
     Launch key_launch(const KeyTiles& part, double missing) const;
-    struct ScheduledBlock {
-        std::vector<WorkTileGroup> groups;
-        layouts::SmGroup sharing{};
-        double seconds = 0;
-    };
     const ScheduledBlock& scheduled_block(const Part& rows, const Part& keys);
-    Launch attend_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                         const Part& keys, AttendPosition position, double missing = 0) const;
-    std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
-                       AttendPosition position);
-    Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                           const Part& keys, AttendPosition position) const;
+    Launch attend_launch(const Block& block, AttendPosition position, double missing) const;
     WorkTiles::Sizes sizes_of(const Part& rows, const Part& keys) const;
     /// Bytes that a launch reads and writes for each number of O.
     struct RowBytes {
@@ -154,12 +166,9 @@ private:
     const Schedule& schedule_;
     const Machine& machine_;
     AttentionCost cost_;
-    std::vector<std::int64_t> key_;               // scratch memory of describe()
-    std::vector<Run> row_storage_, key_storage_;  // scratch memory of runs()
-    std::unordered_map<std::string, Time> memo_;
-    std::unordered_map<std::string, double> slowdowns_, pairs_;
-    std::unordered_map<std::string, ScheduledBlock> scheduled_blocks_;
-    std::unordered_map<std::string, std::shared_ptr<const WorkTiles>> key_work_tiles_;  // work tiles of keys
+    std::vector<std::int64_t> key_;                 // scratch memory of describe()
+    std::vector<Run> row_storage_, key_storage_;    // scratch memory of runs()
+    std::unordered_map<std::string, Known> known_;  // by description
     // What depends only on the rows or only on the keys of a whole block, by block. Kept because each block of rows
     // meets every block of keys.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;

@@ -5,6 +5,7 @@
 #include "sim/engine/sharing.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <span>
 #include <vector>
@@ -60,18 +61,30 @@ private:
         std::uint64_t number;  // for the queue, if `ends_later`
         float speed;
         bool runs = false;
-        bool waits;       // for its delay
         bool ends_later;  // it ends later than its queue entry says; the entry moves when it comes up
+    };
+
+    /// Activities that wait for one delay, in order of time. There are few different delays, and time only grows, so
+    /// these lines are sorted without any work.
+    struct Line {
+        struct Waiting {
+            EventQueue::EventOrder begin;
+            std::uint32_t tag;
+        };
+        Picoseconds delay;
+        std::deque<Waiting> waiting{};
     };
 
     void begin(std::uint32_t tag);
     static Picoseconds end_of(const State& state);
-    Picoseconds first_valid_end();
+    EventQueue::EventOrder first_valid_end();
+    Line* first_line();
     void solve();
     void set_speed(std::uint32_t tag, float speed);
     /// Of an activity; null for a timer.
     State* state_of(std::uint32_t tag) { return tag < states_.size() && states_[tag].runs ? &states_[tag] : nullptr; }
 
+    std::vector<Line> lines_;
     EventQueue queue_;          // by tag
     HugeVector<State> states_;  // by tag
     Sharing sharing_;

@@ -258,8 +258,10 @@ bool Sharing::is_alone(Link link) {
 float Sharing::speed_alone(ActivityId id, Priority priority) {
     float speed = states_[id].bound;
     for (const auto& use : uses(id)) {
-        double amount = 0;
-        for (const auto& other : uses(id)) amount += other.resource == use.resource ? other.amount : 0;
+        double amount = use.amount;
+        if (priority == Priority::transfer)  // both ends of a folded message may be one rank
+            for (const auto& other : uses(id))
+                if (&other != &use && other.resource == use.resource) amount += other.amount;
         const auto available = static_cast<double>(left(resources_[use.resource], priority));
         if (double(speed) * amount > available) speed = static_cast<float>(available / amount);
     }

@@ -17,7 +17,7 @@ namespace ringlab::sim {
 
 /// The speed of a running activity, as solved for the time from now() on.
 struct SpeedProbe {
-    static double speed(Engine& engine, ActivityId activity) {
+    static double speed(Engine& engine, std::uint32_t activity) {
         engine.solve();
         return engine.states_[activity].speed;
     }
@@ -27,7 +27,7 @@ struct SpeedProbe {
 
 namespace {
 
-double speed(Engine& engine, ActivityId activity) { return SpeedProbe::speed(engine, activity); }
+double speed(Engine& engine, std::uint32_t activity) { return SpeedProbe::speed(engine, activity); }
 
 // Demands and speeds are held as float.
 constexpr double float_tolerance = 3e-7;
@@ -42,9 +42,8 @@ std::map<std::uint32_t, Picoseconds> run(Engine& engine) {
     return ends;
 }
 
-ActivityId start(Engine& engine, Picoseconds duration, std::vector<Demand> demands, double weight = 1,
-                 std::uint32_t tag = 0) {
-    return engine.start({.duration = duration, .demands = demands, .weight = weight, .tag = tag});
+void start(Engine& engine, std::uint32_t tag, Picoseconds duration, std::vector<Demand> demands, double weight = 1) {
+    engine.start(tag, {.duration = duration, .demands = demands, .weight = weight});
 }
 
 }  // namespace
@@ -87,8 +86,8 @@ BOOST_AUTO_TEST_SUITE(engine)
 BOOST_AUTO_TEST_CASE(an_activity_alone_takes_exactly_its_duration) {
     Engine engine;
     const auto link = engine.add_resource(389e9);
-    start(engine, 123456789012345, {{link, 389e9}}, 1, 1);
-    start(engine, 7, {}, 1, 2);
+    start(engine, 1, 123456789012345, {{link, 389e9}});
+    start(engine, 2, 7, {});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(1) == 123456789012345);
     BOOST_TEST(ends.at(2) == 7);
@@ -98,8 +97,8 @@ BOOST_AUTO_TEST_CASE(two_equal_flows_halve_a_link_until_the_shorter_ends) {
     // 100 and 300 at half speed until 200; then 200 of 300 are left, at full speed: 400.
     Engine engine;
     const auto link = engine.add_resource(10);
-    start(engine, 100, {{link, 10}}, 1, 1);
-    start(engine, 300, {{link, 10}}, 1, 2);
+    start(engine, 1, 100, {{link, 10}});
+    start(engine, 2, 300, {{link, 10}});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(1) == 200);
     BOOST_TEST(ends.at(2) == 400);
@@ -110,8 +109,8 @@ BOOST_AUTO_TEST_CASE(a_delayed_flow_takes_nothing_until_its_delay_is_over) {
     Engine engine;
     const auto link = engine.add_resource(10);
     const Demand all{link, 10};
-    engine.start({.duration = 100, .demands = {&all, 1}, .tag = 1});
-    engine.start({.duration = 100, .delay = 50, .demands = {&all, 1}, .tag = 2});
+    engine.start(1, {.duration = 100, .demands = {&all, 1}});
+    engine.start(2, {.duration = 100, .delay = 50, .demands = {&all, 1}});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(1) == 150);
     BOOST_TEST(ends.at(2) == 200);
@@ -119,11 +118,11 @@ BOOST_AUTO_TEST_CASE(a_delayed_flow_takes_nothing_until_its_delay_is_over) {
 }
 
 BOOST_AUTO_TEST_CASE(timers_delays_and_activities_of_one_time_end_in_the_order_in_which_they_were_started) {
-    Engine engine(8);
+    Engine engine;
     std::vector<std::uint32_t> order;
     engine.start_timer(3, 100);
-    engine.start({.duration = 60, .delay = 40, .tag = 20});  // set when its delay is over
-    engine.start({.duration = 100, .tag = 21});
+    engine.start(20, {.duration = 60, .delay = 40});  // set when its delay is over
+    engine.start(21, {.duration = 100});
     engine.start_timer(1, 100);
     engine.start_timer(2, 99);
     for (std::uint32_t tag = 0; engine.next(tag);) order.push_back(tag);
@@ -133,11 +132,11 @@ BOOST_AUTO_TEST_CASE(timers_delays_and_activities_of_one_time_end_in_the_order_i
 
 BOOST_AUTO_TEST_CASE(what_is_slowed_for_a_while_ends_as_late_as_that_makes_it) {
     // Half speed from 100 to 200 of compute of 300: 350. A timer stands where it would have ended.
-    Engine engine(1);
+    Engine engine;
     const auto memory = engine.add_resource(10);
     const Demand wants{memory, 10}, takes{memory, 5};
-    engine.start({.duration = 300, .demands = {&wants, 1}, .priority = Priority::compute, .tag = 1});
-    engine.start({.duration = 100, .delay = 100, .demands = {&takes, 1}, .tag = 2});
+    engine.start(1, {.duration = 300, .demands = {&wants, 1}, .priority = Priority::compute});
+    engine.start(2, {.duration = 100, .delay = 100, .demands = {&takes, 1}});
     engine.start_timer(0, 300);
     const auto ends = run(engine);
     BOOST_TEST(ends.at(2) == 200);
@@ -152,13 +151,11 @@ BOOST_AUTO_TEST_CASE(a_chain_of_links_is_solved_bottleneck_first) {
     Engine engine;
     std::vector<ResourceId> links;
     for (const double capacity : {1, 2, 3}) links.push_back(engine.add_resource(capacity));
-    const auto across = start(engine, 100, {{links[0], 2}, {links[1], 2}, {links[2], 2}});
-    const double expected[] = {0.25, 0.75, 1};
-    std::vector<ActivityId> flows;
-    for (const auto link : links) flows.push_back(start(engine, 100, {{link, 2}}));
-    BOOST_TEST(speed(engine, across) == 0.25, boost::test_tools::tolerance(float_tolerance));
-    for (std::size_t i = 0; i < 3; ++i)
-        BOOST_TEST(speed(engine, flows[i]) == expected[i], boost::test_tools::tolerance(float_tolerance));
+    start(engine, 0, 100, {{links[0], 2}, {links[1], 2}, {links[2], 2}});
+    for (std::uint32_t i = 0; i < 3; ++i) start(engine, 1 + i, 100, {{links[i], 2}});
+    const double expected[] = {0.25, 0.25, 0.75, 1};
+    for (std::uint32_t flow = 0; flow < 4; ++flow)
+        BOOST_TEST(speed(engine, flow) == expected[flow], boost::test_tools::tolerance(float_tolerance));
 }
 
 BOOST_AUTO_TEST_CASE(compute_runs_on_what_transfers_leave) {
@@ -166,8 +163,8 @@ BOOST_AUTO_TEST_CASE(compute_runs_on_what_transfers_leave) {
     Engine engine;
     const auto memory = engine.add_resource(4200);
     const Demand wants{memory, 3740}, takes{memory, 746};
-    engine.start({.duration = 1000000, .demands = {&wants, 1}, .priority = Priority::compute, .tag = 1});
-    engine.start({.duration = 500000, .demands = {&takes, 1}, .tag = 2});
+    engine.start(1, {.duration = 1000000, .demands = {&wants, 1}, .priority = Priority::compute});
+    engine.start(2, {.duration = 500000, .demands = {&takes, 1}});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(2) == 500000);
     const double speed = (4200.0 - 746.0) / 3740.0;
@@ -179,8 +176,8 @@ BOOST_AUTO_TEST_CASE(capacity_may_change_under_way) {
     Engine engine;
     const auto cores = engine.add_resource(1);
     const Demand all{cores, 2};
-    engine.start({.duration = 80, .demands = {&all, 1}, .priority = Priority::compute, .tag = 1});
-    start(engine, 100, {}, 1, 2);
+    engine.start(1, {.duration = 80, .demands = {&all, 1}, .priority = Priority::compute});
+    start(engine, 2, 100, {});
     std::uint32_t tag = 0;
     BOOST_TEST(engine.next(tag));
     BOOST_TEST(tag == 2u);
@@ -195,9 +192,8 @@ BOOST_AUTO_TEST_CASE(a_crowded_flow_is_slower_while_the_crowd_lasts) {
     Engine engine;
     const auto memory = engine.add_resource(1000);
     const Demand flow{memory, 1}, kernel{memory, 1};
-    engine.start({.duration = 200, .demands = {&flow, 1}, .speed_beside_attend = 0.5, .tag = 1});
-    engine.start(
-        {.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .slows_transfers = true, .tag = 2});
+    engine.start(1, {.duration = 200, .demands = {&flow, 1}, .speed_beside_attend = 0.5});
+    engine.start(2, {.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .slows_transfers = true});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(2) == 100);
     BOOST_TEST(ends.at(1) == 250);
@@ -206,7 +202,7 @@ BOOST_AUTO_TEST_CASE(a_crowded_flow_is_slower_while_the_crowd_lasts) {
 BOOST_AUTO_TEST_CASE(an_activity_without_any_share_is_reported) {
     Engine engine;
     const auto nothing = engine.add_resource(0);
-    start(engine, 100, {{nothing, 1}});
+    start(engine, 0, 100, {{nothing, 1}});
     std::uint32_t tag = 0;
     BOOST_CHECK_EXCEPTION(engine.next(tag), Error, [](const auto& error) {
         return std::string(error.what()).find("stands still") != std::string::npos;
@@ -225,7 +221,6 @@ BOOST_AUTO_TEST_CASE(speeds_of_random_systems_are_weighted_max_min_fair) {
             engine.add_resource(capacities.back());
         }
         struct Flow {
-            ActivityId id;
             std::vector<Demand> demands;
             double weight;
         };
@@ -233,10 +228,9 @@ BOOST_AUTO_TEST_CASE(speeds_of_random_systems_are_weighted_max_min_fair) {
         for (int i = 0; i < 12; ++i) {
             std::set<ResourceId> chosen;
             for (int n = 1 + below(bits, 3); n > 0; --n) chosen.insert(static_cast<ResourceId>(below(bits, 6)));
-            Flow flow{0, {}, 1.0 + below(bits, 4)};
+            Flow flow{{}, 1.0 + below(bits, 4)};
             for (const auto resource : chosen) flow.demands.push_back({resource, 500.0 + below(bits, 4000)});
-            flow.id =
-                start(engine, 1000 + below(bits, 100000), flow.demands, flow.weight, static_cast<std::uint32_t>(i));
+            start(engine, static_cast<std::uint32_t>(i), 1000 + below(bits, 100000), flow.demands, flow.weight);
             flows.push_back(flow);
         }
         // Also after some have ended: local solutions must be as good as the first one.
@@ -246,7 +240,7 @@ BOOST_AUTO_TEST_CASE(speeds_of_random_systems_are_weighted_max_min_fair) {
             for (std::uint32_t i = 0; i < flows.size(); ++i)
                 if (!ended.contains(i))
                     for (const auto& demand : flows[i].demands) {
-                        const auto now = speed(engine, flows[i].id);
+                        const auto now = speed(engine, i);
                         used[demand.resource] += now * demand.amount;
                         largest[demand.resource] = std::max(largest[demand.resource], now / flows[i].weight);
                     }
@@ -254,7 +248,7 @@ BOOST_AUTO_TEST_CASE(speeds_of_random_systems_are_weighted_max_min_fair) {
             for (int r = 0; r < 6; ++r) BOOST_TEST(used[r] <= capacities[r] * (1 + 1e-3));
             for (std::uint32_t i = 0; i < flows.size(); ++i) {
                 if (ended.contains(i)) continue;
-                const auto now = speed(engine, flows[i].id);
+                const auto now = speed(engine, i);
                 bool justified = now == 1;
                 for (const auto& demand : flows[i].demands)
                     justified |= used[demand.resource] >= capacities[demand.resource] * (1 - 1e-3) &&
@@ -278,7 +272,6 @@ BOOST_AUTO_TEST_CASE(speeds_among_many_connected_transfers_stay_max_min_fair_as_
     Engine engine;
     for (unsigned i = 0; i < ports; ++i) engine.add_resource(capacity);
     struct Flow {
-        ActivityId id;
         std::array<ResourceId, 2> ports;
         double rate;
     };
@@ -288,26 +281,27 @@ BOOST_AUTO_TEST_CASE(speeds_among_many_connected_transfers_stay_max_min_fair_as_
                    to = static_cast<ResourceId>((from + 1 + static_cast<unsigned>(below(bits, ports - 1))) % ports);
         const double rate = 1e9 * (20 + below(bits, 29));
         const auto length = 1000000 + below(bits, 1000000);
-        running[tag] = {start(engine, length, {{from, rate}, {to, rate}}, 1e9 / rate, tag), {from, to}, rate};
+        start(engine, tag, length, {{from, rate}, {to, rate}}, 1e9 / rate);
+        running[tag] = {{from, to}, rate};
     };
     for (std::uint32_t tag = 0; tag < flows; ++tag) begin(tag);
     for (int event = 0; event < 600; ++event) {
         std::vector<double> used(ports), largest(ports);
-        for (const auto& flow : running)
-            for (const auto port : flow.ports) {
-                const auto bytes = speed(engine, flow.id) * flow.rate;
+        for (std::uint32_t tag = 0; tag < flows; ++tag)
+            for (const auto port : running[tag].ports) {
+                const auto bytes = speed(engine, tag) * running[tag].rate;
                 used[port] += bytes;
                 largest[port] = std::max(largest[port], bytes);
             }
         // Speeds are rounded to float, a dozen of them on a port.
         constexpr double tolerance = 1e-5;
         for (const auto bytes : used) BOOST_REQUIRE(bytes <= capacity * (1 + tolerance));
-        for (const auto& flow : running) {
-            const auto now = speed(engine, flow.id);
+        for (std::uint32_t tag = 0; tag < flows; ++tag) {
+            const auto now = speed(engine, tag);
             bool justified = now == 1;
-            for (const auto port : flow.ports)
-                justified |=
-                    used[port] >= capacity * (1 - tolerance) && now * flow.rate >= largest[port] * (1 - tolerance);
+            for (const auto port : running[tag].ports)
+                justified |= used[port] >= capacity * (1 - tolerance) &&
+                             now * running[tag].rate >= largest[port] * (1 - tolerance);
             BOOST_REQUIRE_MESSAGE(justified, "after " << event << " events a flow has speed " << now);
         }
         std::uint32_t tag = 0;

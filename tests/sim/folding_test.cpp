@@ -1,9 +1,11 @@
 #include "scenario.hpp"
-#include "sim/play/simulation.hpp"
+#include "sim/play/fold.hpp"
 #include "tests/thinning.hpp"
 
 #include <boost/test/unit_test.hpp>
 
+#include <array>
+#include <cmath>
 #include <random>
 #include <tuple>
 
@@ -11,6 +13,8 @@ using namespace ringlab;
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
+using ringlab::layouts::RankTotals;
+using ringlab::layouts::Schedule;
 
 // Ranks that cannot differ are played once: see Fold.
 
@@ -57,9 +61,8 @@ Scenario random_ring(std::mt19937& bits) {
     return scenario;
 }
 
-auto figures(const RankTotals& totals) {
-    return std::tuple(totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end,
-                      totals.pair_count, totals.bytes_sent, totals.bytes_received);
+std::array<Picoseconds, 5> times(const RankTotals& totals) {
+    return {totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end};
 }
 
 /// What simulate() throws; empty: nothing.
@@ -72,13 +75,22 @@ std::string error_of(const Schedule& schedule, const Machine& machine, const Sim
     }
 }
 
+/// Where resources are too small, speeds are rounded in another order; up to 1e-6 of a pass may come of that.
 void require_same(const Prediction& folded, const Prediction& apart) {
+    const auto rounding = 2 + 1e-6 * static_cast<double>(apart.makespan);
+    const auto near = [&](Picoseconds one, Picoseconds other) {
+        return std::abs(static_cast<double>(one - other)) <= rounding;
+    };
     BOOST_REQUIRE_EQUAL(folded.ranks.size(), apart.ranks.size());
-    for (std::size_t rank = 0; rank < apart.ranks.size(); ++rank)
-        BOOST_REQUIRE(figures(folded.ranks[rank]) == figures(apart.ranks[rank]));
-    BOOST_TEST(folded.makespan == apart.makespan);
-    BOOST_TEST(folded.naive_overlapped == apart.naive_overlapped);
-    BOOST_TEST(folded.naive_serial == apart.naive_serial);
+    for (std::size_t rank = 0; rank < apart.ranks.size(); ++rank) {
+        const auto &a = folded.ranks[rank], &b = apart.ranks[rank];
+        for (std::size_t i = 0; i < times(a).size(); ++i) BOOST_REQUIRE(near(times(a)[i], times(b)[i]));
+        BOOST_REQUIRE(std::tuple(a.pair_count, a.bytes_sent, a.bytes_received) ==
+                      std::tuple(b.pair_count, b.bytes_sent, b.bytes_received));
+    }
+    BOOST_TEST(near(folded.makespan, apart.makespan));
+    BOOST_TEST(near(folded.naive_overlapped, apart.naive_overlapped));
+    BOOST_TEST(near(folded.naive_serial, apart.naive_serial));
     BOOST_TEST(folded.events == apart.events);
     BOOST_TEST(folded.timeline.ranks == apart.timeline.ranks);
     BOOST_TEST(folded.notes == apart.notes, boost::test_tools::per_element());
@@ -90,7 +102,7 @@ BOOST_AUTO_TEST_SUITE(folding)
 
 BOOST_AUTO_TEST_CASE(a_fold_predicts_every_figure_of_every_rank_as_a_play_of_all_of_them) {
     std::mt19937 bits(29);
-    int folded = 0, shared_out = 0, failed = 0, bound = 0;
+    int folded = 0, failed = 0, bound = 0, slowed = 0;
     const int trials = tests::trials_in_this_build(3000, 8);
     for (int trial = 0; trial < trials; ++trial) {
         const auto scenario = random_ring(bits);
@@ -102,27 +114,26 @@ BOOST_AUTO_TEST_CASE(a_fold_predicts_every_figure_of_every_rank_as_a_play_of_all
         options.replicas = bits() % 4 == 0 ? 2 : 1;
         const auto all = schedule->ranks() * options.replicas;
         if (all > machine.gpus() || sim::ranks_played(*schedule, machine, options) == all) continue;
-        const auto once = Simulation(*schedule, machine, options, {}, nullptr).run();
         auto apart = options;
         apart.fold = false;
         if (const auto error = error_of(*schedule, machine, apart); !error.empty()) {
-            BOOST_TEST(!once.has_value());
-            BOOST_TEST(error_of(*schedule, machine, options) == error);
+            BOOST_TEST(!error_of(*schedule, machine, options).empty());
             ++failed;
             continue;
         }
-        ++(once ? folded : shared_out);
+        ++folded;
         BOOST_TEST_CONTEXT("trial " << trial << ": " << scenario.describe() << ", hosts of " << machine.gpus_per_host) {
             const auto expected = simulate(*schedule, machine, apart);
             require_same(simulate(*schedule, machine, options), expected);
-            if (once && expected.clock == 1) require_same(*once, expected);
             bound += expected.clock < 1;
+            apart.sharing = false;
+            slowed += options.sharing && expected.makespan > simulate(*schedule, machine, apart).makespan;
         }
     }
-    BOOST_TEST_MESSAGE(folded << " folded, " << shared_out << " shared out, " << failed << " failed");
+    BOOST_TEST_MESSAGE(folded << " folded, " << slowed << " slowed by sharing, " << failed << " failed");
     BOOST_TEST(folded > trials / 5);
     BOOST_TEST(bound > trials / 10);  // by power
-    BOOST_TEST(shared_out > trials / 30);
+    BOOST_TEST(slowed > trials / 10);
     BOOST_TEST(failed > trials / 600);  // kernels of transfers that leave attends no multiprocessors
 }
 
@@ -183,18 +194,6 @@ BOOST_AUTO_TEST_CASE(ranks_that_may_differ_are_all_played) {
     BOOST_TEST(played_with([](SimOptions& options) { options.jitter.compute_noise = 0.1; }) == 8);
     BOOST_TEST(played_with([](SimOptions& options) { options.jitter.transfer_noise = 0.1; }) == 8);
     BOOST_TEST(played_with([](SimOptions& options) { options.jitter.start_skew_seconds = 1e-6; }) == 8);
-    auto thirds = machine;
-    thirds.inside_host.carrier = LinkCost::Carrier::kernels;
-    thirds.inside_host.sms_per_channel = 1.0 / 3;  // whose sums depend on their order
-    BOOST_TEST(ranks_played(thirds) == 8);
-}
-
-BOOST_AUTO_TEST_CASE(a_play_that_shares_out_what_is_short_does_not_stand_for_others) {
-    auto machine = hosts_of(8);
-    const auto schedule = Scenario{.ranks = 8}.schedule();
-    BOOST_TEST(Simulation(*schedule, machine, rate_options(), {}, nullptr).run().has_value());
-    machine.memory_bytes_per_second = machine.attention_memory_bytes_per_second = 3e10;  // less than links carry
-    BOOST_TEST(!Simulation(*schedule, machine, rate_options(), {}, nullptr).run().has_value());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

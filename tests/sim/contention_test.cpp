@@ -35,22 +35,6 @@ BOOST_AUTO_TEST_CASE(a_copy_slows_compute_by_the_memory_it_takes) {
     BOOST_TEST(1 / speed < 1.10);
 }
 
-BOOST_AUTO_TEST_CASE(blocks_and_gradients_on_one_link_share_it) {
-    // Backward on two ranks without compute time. One link per direction carries K,V and then dK,dV.
-    const Scenario scenario{.ranks = 2, .tokens_per_rank = 1024, .mask = "full", .pass = Pass::backward};
-    const auto schedule = scenario.schedule();
-    Machine machine;
-    machine.inside_host.link_bytes_per_second = 1e9;
-    const auto together = simulate(*schedule, machine, rate_options());
-    auto options = rate_options();
-    options.sharing = false;
-    const auto apart = simulate(*schedule, machine, options);
-    BOOST_TEST(together.makespan >= apart.makespan);
-    std::int64_t bytes = together.ranks[0].bytes_sent;
-    // A link is never faster than its bytes allow.
-    BOOST_TEST(double(together.makespan) >= double(bytes) * 1e3 - 1);
-}
-
 BOOST_AUTO_TEST_CASE(fetches_of_one_owner_share_its_egress) {
     // A prefix mask on contiguous shards: every rank needs the block of rank 0 besides its own, and fetches it at once.
     const int ranks = 5;
@@ -104,6 +88,16 @@ BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
     BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), Error);
     options = {};
     options.placement = {0, 1, 2, 2};
+    BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), Error);
+    // Several rings.
+    small.gpus_per_host = 7;
+    options = rate_options();
+    options.replicas = 2;
+    BOOST_CHECK_THROW(simulate(*schedule, small, options), Error);
+    options.placement = {0, 1, 2, 3};
+    BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), Error);
+    options.placement.clear();
+    options.replicas = 0;
     BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), Error);
 }
 
@@ -265,22 +259,6 @@ BOOST_AUTO_TEST_CASE(rings_from_host_to_host_share_the_ports_of_hosts) {
     options.placement.clear();
     machine.nics_per_host = 1;
     BOOST_TEST(simulate(*schedule, machine, options).makespan == 5 * 2 * hop);
-}
-
-BOOST_AUTO_TEST_CASE(rings_that_do_not_fit_are_refused) {
-    const auto schedule = Scenario{}.schedule();
-    Machine machine;
-    machine.gpus_per_host = 7;
-    auto options = rate_options();
-    options.replicas = 2;
-    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
-    machine.gpus_per_host = 8;
-    BOOST_CHECK_NO_THROW(simulate(*schedule, machine, options));
-    options.placement = {0, 1, 2, 3};
-    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
-    options.placement.clear();
-    options.replicas = 0;
-    BOOST_CHECK_THROW(simulate(*schedule, machine, options), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

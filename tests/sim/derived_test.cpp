@@ -56,15 +56,6 @@ double figure_of(const Machine& machine, const std::string& key) {
     return found->value;
 }
 
-std::string refusal_of(const std::string& text) {
-    try {
-        parse_machine(text, "mine.toml");
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "";
-}
-
 bool is_derived(const Figure& figure) { return figure.source.starts_with("derived: "); }
 
 std::vector<std::string> committed_machines() {
@@ -167,42 +158,6 @@ BOOST_AUTO_TEST_CASE(a_key_that_is_given_is_taken_and_what_depends_on_it_follows
     BOOST_TEST(kernels.inside_host.sms(1e9) == 2);
 }
 
-BOOST_DATA_TEST_CASE(a_file_without_one_of_the_five_is_refused_by_its_name, data::xrange(one_host.size()), left_out) {
-    auto four = one_host;
-    four.erase(four.begin() + static_cast<std::ptrdiff_t>(left_out));
-    BOOST_TEST(refusal_of(text_of_keys(four)) ==
-               fmt::format("mine.toml: key '{}' is missing; calibrate --list-machine-keys shows all keys",
-                           one_host[left_out].key));
-}
-
-BOOST_AUTO_TEST_CASE(several_hosts_need_the_rate_of_their_network) {
-    BOOST_TEST(refusal_of(text_of_keys(with(one_host, {"topology.hosts", 2}))) ==
-               "mine.toml: key 'between_hosts.link_gigabytes_per_second' is missing; "
-               "calibrate --list-machine-keys shows all keys");
-    BOOST_TEST(refusal_of("").starts_with("mine.toml: 5 keys are missing: "));
-}
-
-BOOST_AUTO_TEST_CASE(impossible_values_are_refused_where_they_stand) {
-    for (const auto& [key, value] : one_host) {
-        for (const auto* wrong : {"nan", "-1", "\"x\"", "[]"}) {
-            auto text = text_of_keys(one_host);
-            const auto old = fmt::format("{} = {{ value = {},", key, value);
-            text.replace(text.find(old), old.size(), fmt::format("{} = {{ value = {},", key, wrong));
-            const auto line = 1 + std::ranges::find(one_host, key, &Given::key) - one_host.begin();
-            const auto refusal = refusal_of(text);
-            BOOST_TEST(refusal.starts_with(fmt::format("mine.toml:{}: {} ", line, key)), refusal);
-        }
-    }
-    for (const auto& [key, value] : with(one_host, {"topology.hosts", 1}))
-        if (key.ends_with("gigabytes") || key.ends_with("second") || key.ends_with("teraflops"))
-            BOOST_TEST(refusal_of(text_of_keys(with(one_host, {key, infinite}))) == "", key);
-    for (const auto* section : {"gpu", "attention", "inside_host", "device_memory"}) {
-        const auto refusal = refusal_of(fmt::format("{} = 3\n", section));
-        BOOST_TEST(refusal.starts_with("mine.toml"), refusal);
-        BOOST_TEST(refusal.find('\n') == std::string::npos, refusal);
-    }
-}
-
 BOOST_DATA_TEST_CASE(nothing_is_derived_for_complete_files_and_every_committed_one_predicts_a_ring,
                      data::make(committed_machines()), name) {
     const auto machine = test::shipped_machine(name);
@@ -212,28 +167,6 @@ BOOST_DATA_TEST_CASE(nothing_is_derived_for_complete_files_and_every_committed_o
         const auto seconds =
             seconds_of_ring(machine, static_cast<int>(std::min<std::int64_t>(machine.gpus(), 4)), pass);
         BOOST_TEST((seconds > 0 && seconds < 10), seconds);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(an_H200_by_its_five_keys_is_predicted_as_the_calibrated_one_within_its_margin) {
-    const auto h200 = test::shipped_machine("2xh200_calibrated");
-    // 739.4 TFLOP/s: 256 tiles of 4 * 128^3 FLOP in 2.0719 + 256 * 1.4895 us, on 132 SMs.
-    const auto five = machine_of({{"topology.hosts", 1},
-                                  {"topology.gpus_per_host", 2},
-                                  {"attention.forward.teraflops", 739.4},
-                                  {"inside_host.link_gigabytes_per_second", 392.8},
-                                  {"device_memory.gigabytes", 150.1}});
-    BOOST_TEST(five.forward.full_tile_seconds == h200.forward.full_tile_seconds, boost::test_tools::tolerance(1e-3));
-    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-        const test::Scenario scenario{
-            .ranks = 2, .tokens_per_rank = 8192, .pass = pass, .query_heads = 32, .kv_heads = 8};
-        SimOptions options;
-        options.clock = Clock::calibrated;  // power is not derived
-        const auto seconds = [&](const Machine& machine) {
-            return layouts::to_seconds(simulate(*scenario.schedule(), machine, options).makespan);
-        };
-        const auto ratio = seconds(five) / seconds(h200);
-        BOOST_TEST(std::abs(ratio - 1) < five.assumed_margin, to_string(pass) << ": " << ratio);
     }
 }
 

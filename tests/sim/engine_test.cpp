@@ -158,19 +158,6 @@ BOOST_AUTO_TEST_CASE(a_chain_of_links_is_solved_bottleneck_first) {
         BOOST_TEST(speed(engine, flow) == expected[flow], boost::test_tools::tolerance(float_tolerance));
 }
 
-BOOST_AUTO_TEST_CASE(compute_runs_on_what_transfers_leave) {
-    // 4200 of memory, 746 taken by a copy: compute that wants 3740 runs at (4200 - 746) / 3740 until the copy ends.
-    Engine engine;
-    const auto memory = engine.add_resource(4200);
-    const Demand wants{memory, 3740}, takes{memory, 746};
-    engine.start(1, {.duration = 1000000, .demands = {&wants, 1}, .priority = Priority::compute});
-    engine.start(2, {.duration = 500000, .demands = {&takes, 1}});
-    const auto ends = run(engine);
-    BOOST_TEST(ends.at(2) == 500000);
-    const double speed = (4200.0 - 746.0) / 3740.0;
-    BOOST_TEST(std::abs(double(ends.at(1)) - (500000 + (1000000 - 500000 * speed))) <= 1.0);
-}
-
 BOOST_AUTO_TEST_CASE(capacity_may_change_under_way) {
     // Half speed from 0 to 100, full speed after: 50 of 80 done, 30 left.
     Engine engine;

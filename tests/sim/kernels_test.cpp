@@ -102,29 +102,6 @@ BOOST_AUTO_TEST_CASE(a_soft_cap_without_a_price_is_said) {
     BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(128, 128, 50))).size() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(kernels_are_kept_in_a_machine_file) {
-    auto machine = machine_with_kernels();
-    machine.name = "one with kernels";
-    machine.description = "for a test";
-    std::map<std::string, std::string> sources;
-    for (const auto* section :
-         {"topology", "gpu", "host", "attention", "kernels", "accumulate", "inside_host", "between_hosts"})
-        sources[section] = "made up";
-    const auto text = machine_text(machine, sources, "");
-    const auto again = parse_machine(text, "again");
-    BOOST_TEST_REQUIRE(again.kernels.size() == machine.kernels.size());
-    for (const auto& kernel : machine.kernels) {
-        const auto found = std::ranges::find(again.kernels, kernel.name, &AttentionKernel::name);
-        BOOST_TEST_REQUIRE((found != again.kernels.end()), kernel.name);
-        BOOST_TEST((found->scores == kernel.scores));
-        BOOST_TEST(found->forward.head_dim == kernel.forward.head_dim);
-        BOOST_TEST(found->backward.full_tile_seconds == kernel.backward.full_tile_seconds,
-                   boost::test_tools::tolerance(1e-4));
-        BOOST_TEST(found->forward.begin_seconds == again.forward.begin_seconds);  // not its own
-    }
-    BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), Error);
-}
-
 // Half of the rows see half of the keys: of 4 query heads O in fp32 (64 KiB) and Q (32), of 2 kv heads K and V (32).
 BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
     const auto schedule =

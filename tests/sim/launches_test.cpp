@@ -221,14 +221,6 @@ BOOST_AUTO_TEST_CASE(a_launch_shares_work_tiles_as_all_its_blocks_say) {
     BOOST_TEST(alone.front() == 8e-6, exactly);
 }
 
-// Two SMs and work tiles of 1, 1, 1 and 3: the long one begins at 1 if it is the last, and at once if it is the
-// first.
-BOOST_AUTO_TEST_CASE(work_tiles_are_begun_in_the_order_of_their_list) {
-    const WorkTileGroup short_first[] = {{1, 3}, {3, 1}}, long_first[] = {{3, 1}, {1, 3}};
-    BOOST_TEST(list_schedule(short_first, 2) == 4);
-    BOOST_TEST(list_schedule(long_first, 2) == 3);
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::sim

@@ -61,14 +61,6 @@ const char* const names[] = {"h200_nvswitch_copy_engine",
 
 BOOST_AUTO_TEST_SUITE(machine_files)
 
-BOOST_DATA_TEST_CASE(every_shipped_machine_loads_with_a_source_for_every_figure, data::make(names), name) {
-    const auto machine = load_machine(machines / (std::string(name) + ".toml"));
-    BOOST_TEST(!machine.name.empty());
-    BOOST_TEST(machine.figures.size() >= 40u);
-    for (const auto& figure : machine.figures) BOOST_TEST(!figure.source.empty(), figure.name);
-    BOOST_TEST(machine.text == text_of(name));
-}
-
 BOOST_AUTO_TEST_CASE(an_implementation_stands_in_for_parts_of_a_machine) {
     const auto implementations = machines.parent_path() / "implementations";
     const auto alone = load_machine(machines / "8xh800.toml");

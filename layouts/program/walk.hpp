@@ -233,7 +233,7 @@ private:
 /// Walks the operations of a set of ranks in an order in which they can run. It knows which operation is next on every
 /// lane, whether everything that it waits for has ended, and whether the two halves of a message meet. It knows nothing
 /// of time: `Player`, the class that derives from it, says when an operation that has started ends. Whoever simulates
-/// takes that from a queue of events; a recurrence computes it at once; a deadlock check needs no times.
+/// takes that from a queue of events; a deadlock check needs no times.
 ///
 /// `Player` has these members:
 ///
@@ -247,8 +247,6 @@ private:
 ///     void finish(int id, Lane);           // the lane's head has ended; for a message called for either half
 ///     void after_finish(int id, Lane, OpKind, int peer);  // called once behind finish(), for a message when both
 ///                                          // halves have ended; `peer` is the receiver's id, -1 if there is none
-///
-/// It may define meet() for another rule of which halves belong together.
 template <class Player>
 class Walk {
 protected:

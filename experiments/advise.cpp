@@ -5,20 +5,12 @@
 #include "experiments/command_line/option_groups.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/files/resources.hpp"
-#include "experiments/options/source.hpp"
-#include "experiments/planning/advice_report.hpp"
-#include "experiments/planning/candidates.hpp"
-#include "experiments/prediction/machines.hpp"
+#include "experiments/planning/advice.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/in_order.hpp"
 #include "experiments/study/study.hpp"
-#include "layouts/basics/registry.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -77,29 +69,20 @@ void require_one(const char* option, std::size_t count) {
 
 std::vector<AdvisedMachine> machines_of(const Config& config) {
     std::vector<AdvisedMachine> machines;
-    for (const auto& name : config.prediction.machines) {
-        const auto file = find_resource(name, "machines", ".toml");
-        const auto machine = described_machine(file, config.execution);
-        const auto stem = std::filesystem::path(file).stem().string();
-        machines.push_back({stem, file, machine, capacity_of(machine, name, config.memory),
-                            uncertainty_of(machine, stem, config.prediction.attend_clock()), name});
+    for (auto& device : devices_of(config)) {
+        auto uncertainty = uncertainty_of(device.machine, device.name, config.prediction.attend_clock());
+        machines.push_back({std::move(device), std::move(uncertainty)});
     }
-    require(!machines.empty(), "no machine is given; name one by --machines");
     return machines;
 }
 
-Provenance provenance_of(const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
-    auto provenance = collect_provenance(argc, argv);
-    for (const auto& machine : machines) add_provenance(provenance, machine.name, machine.file, machine.machine);
-    return provenance;
-}
-
 /// A record under a free name, or what is known now were lost.
-Record new_record(const Config& config, const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
+Record new_record(const Config& config, const std::vector<AdvisedMachine>& machines, Provenance provenance) {
+    for (const auto& machine : machines) add_provenance(provenance, machine);
     auto opening = record_opening(config.output);
     if (opening.mode == RecordMode::create) opening.mode = RecordMode::next_free;
     return Record(config.output.path, opening, {experiment.name, experiment.purpose, config.output.text},
-                  provenance_of(machines, argc, argv));
+                  std::move(provenance));
 }
 
 int body(Config& config, int argc, char** argv) {
@@ -126,13 +109,12 @@ int body(Config& config, int argc, char** argv) {
     progress.reset();
 
     // 3. The record, JSON, the table.
-    auto record = new_record(config, machines, argc, argv);
-    const auto problem = problem_from(config.problem);
+    auto record = new_record(config, machines, collect_provenance(argc, argv));
     std::int64_t place = 0;
     for (const auto& one : advice.all) {
         const bool ranked = one.verdict == Advised::Verdict::ranked;
         RunWriter run;
-        describe_advised(run, one, problem, ranked ? ++place : 0);
+        describe_advised(run, one, ranked ? ++place : 0);
         if (!record.has(one.name())) record.commit(one.name(), run);
     }
     record.finish();

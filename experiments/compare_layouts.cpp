@@ -91,7 +91,7 @@ struct Machines {
 
     Machines(const Predictor& predictor, const ExecutionConfig& execution) {
         for (std::size_t i = 0; i < predictor.machines().size(); ++i) {
-            const bool has_gpus = predictor.descriptions()[i].has_gpus();
+            const bool has_gpus = predictor.descriptions()[i].machine.has_gpus();
             (has_gpus == (execution.backend != "cpu") ? compared : others).push_back(predictor.machines()[i]);
         }
     }
@@ -140,7 +140,7 @@ std::string comparison_text(const Predictor& predictor, const Machines& machines
     std::string text;
     for (std::size_t i = 0; i < predictor.machines().size(); ++i) {
         const auto& name = predictor.machines()[i];
-        const auto& described = predictor.descriptions()[i].name;
+        const auto& described = predictor.descriptions()[i].machine.name;
         if (std::ranges::find(machines.compared, name) == machines.compared.end()) continue;
         text += fmt::format("{} describes '{}'", name, described);
         if (execution.backend == "cpu" && !described.starts_with(processor_name()))
@@ -197,11 +197,12 @@ int study(Config& config, int argc, char** argv) {
         for (const auto& machine : predictor.machines())
             for (const auto pass : both_passes) {
                 const auto found = recorded_causes(record, run.name, prediction_labels(machine, pass));
-                if (!found) continue;
+                if (found.empty()) continue;
+                const auto seconds = run.number(fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
                 start_line(causes, which, config.sweep);
                 causes.cell("machine", machine).cell("pass", to_string(pass));
-                causes.cell("ms", layouts::to_seconds(found->pass) * 1e3, "{:.3g}");
-                add_cause_cells(causes, *found);
+                causes.cell("ms", seconds * 1e3, "{:.3g}");
+                add_cause_cells(causes, found, seconds);
             }
         if (!config.judging.judge) continue;
         for (const auto error : record.numbers(run.name, "judged/relative_rms")) finite &= std::isfinite(error);

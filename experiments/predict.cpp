@@ -184,9 +184,9 @@ private:
         };
         const auto seconds = run.number("seconds_predicted_" + ending);
         both += seconds;
-        if (const auto found = recorded_causes(record_, run.name, labels)) {
+        if (const auto found = recorded_causes(record_, run.name, labels); !found.empty()) {
             start(causes_, machine, which, to_string(pass), seconds);
-            add_cause_cells(causes_, *found);
+            add_cause_cells(causes_, found, seconds);
         }
         start(table_, machine, which, to_string(pass), seconds);
         std::vector<double> disturbed;
@@ -209,11 +209,8 @@ private:
 /// For each machine, how far off predictions on it are.
 std::string trust_text(const Config& config, const Predictor& predictor) {
     std::string text;
-    for (std::size_t i = 0; i < predictor.machines().size(); ++i) {
-        const auto& name = predictor.machines()[i];
-        const auto& machine = predictor.descriptions()[i];
+    for (const auto& [name, file, given, machine] : predictor.descriptions())
         text += trust_line(name, machine, uncertainty_of(machine, name, config.prediction.attend_clock()));
-    }
     return text;
 }
 
@@ -254,8 +251,8 @@ int body(Config& config, int argc, char** argv) {
         const auto figures = predictor.predict(run, which.name(), plan);
         for (std::size_t figure = 0; has_bound(config) && packs_documents(which.mask) && figure < figures.size();
              figure += 2) {
-            const auto least = least_seconds(which, problem_from(config.problem), predictor.descriptions()[figure / 2],
-                                             predictor.options());
+            const auto least = least_seconds(which, problem_from(config.problem),
+                                             predictor.descriptions()[figure / 2].machine, predictor.options());
             for (const auto pass : both_passes) {
                 const auto at = static_cast<std::size_t>(pass);
                 run.attribute(

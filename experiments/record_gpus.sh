@@ -107,11 +107,11 @@ part_calibrate() {
 
 part_validate() {
   local rings=(--ranks "$gpus" --layouts contiguous zigzag striped:64 "${timing[@]}")
-  lines=12 step validate 280 validate "${rings[@]}" --tokens-per-rank 512 1024 2048 4096 8192 16384 \
-    --masks causal full window:4096,0 --schedules ring joined-ring --transports copy --machines "$(machine '')" \
+  lines=12 step validate 280 throughput --beside none "${rings[@]}" --tokens-per-rank 512 1024 2048 4096 8192 16384 \
+    --masks causal full window:4096,0 --schedules ring joined-ring --transports copy \
     -o "validate_$of.h5"
-  lines=12 step validate_nccl 100 validate "${rings[@]}" --tokens-per-rank 512 2048 8192 16384 --masks causal full \
-    --schedules ring --transports nccl --machines "$(machine nccl)" -o "validate_${of}_nccl.h5"
+  lines=12 step validate_nccl 100 throughput --beside none "${rings[@]}" --tokens-per-rank 512 2048 8192 16384 --masks causal full \
+    --schedules ring --transports nccl -o "validate_${of}_nccl.h5"
 }
 
 part_schedules() {
@@ -135,9 +135,9 @@ part_planned() {
 for mask in sorted(set(h5py.File(sys.argv[1])["runs/mask"].asstr()[:])): print(mask)' \
       "$RINGLAB_DATA/results/planned_2xh100_$length.h5")
     [ ${#masks[@]} -gt 0 ] || { echo "planned: no packings; python3 with h5py reads them from a record"; failed=$((failed + 1)); return; }
-    CUDA_VISIBLE_DEVICES=$(first 2) lines=40 step "planned_$length" 110 validate --ranks 2 --tokens-per-rank "$tokens" \
+    CUDA_VISIBLE_DEVICES=$(first 2) lines=40 step "planned_$length" 110 throughput --beside none --ranks 2 --tokens-per-rank "$tokens" \
       --layouts "planned:$here" zigzag contiguous balanced striped:64 --masks "${masks[@]}" --schedules seen pull \
-      --transports copy --machines "$here" "${timing[@]}" -o "planned_2x${one}_$length.h5"
+      --transports copy "${timing[@]}" -o "planned_2x${one}_$length.h5"
     tokens=32768
   done
 }

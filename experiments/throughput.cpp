@@ -9,6 +9,9 @@
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 namespace ringlab::experiments {
 namespace {
@@ -36,7 +39,12 @@ void add_options(Options& options, Config& config) {
     add_dropout(options, config.problem);
     add_sweep(options, config.sweep);
     options.section("How it is timed");
-    add_timed_rings(options, config, {"copy", "nccl", "mixed"});
+    options
+        .add(
+            "backend", &config.execution.backend, "NAME",
+            "what runs the ranks: cuda (a GPU each) or cpu (a processor of this machine each), which times rings alone")
+        .one_of({"cuda", "cpu"});
+    add_timed_rings(options, config);
     add_compared(options, config.timing);
 }
 
@@ -105,7 +113,20 @@ void time_case(const ThroughputCase& which, const Config& config, Backend& backe
     if (backend.is_root()) describe_ring(run, which, plan, ring);
 }
 
+/// What the backend can do, where the user does not say. Throws Error if it lacks a transport that is asked for.
+void settle(Config& config) {
+    const auto kind = backend_kind(config.execution);
+    const auto known = kind->transports();
+    auto& transports = config.timing.transports;
+    if (!config.given.contains("transports")) transports = {known.front()};
+    for (const auto& transport : transports)
+        require(std::ranges::count(known, transport) > 0, "--transports {}: rings of --backend {} have {}", transport,
+                config.execution.backend, fmt::join(known, ", "));
+    if (kind->on_processors() && !config.given.contains("beside")) config.timing.beside = {"none"};
+}
+
 int study(Config& config, int argc, char** argv) {
+    settle(config);
     // 1. Lay out every case; find the GPUs; open the record.
     const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     for (const auto& which : cases)

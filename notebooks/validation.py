@@ -28,15 +28,12 @@ def name_of(machine, record):
     return f"{record.stem}, predicted on {machine}"
 
 
-def passes(cases, machine):
+def passes(cases):
     """(run, pass, measured seconds, {guess: relative error})."""
     for run in cases:
         for which in figures.PASSES:
-            seconds = run.attributes.get(f"rate_{which}_seconds", math.nan)
-            errors = {guess: run.attributes.get(f"{column}_{which}_{machine}", math.nan)
-                      for guess, (column, *_) in GUESSES.items()}
-            if not math.isnan(errors["predicted"]):
-                yield run, which, seconds, errors
+            errors = {guess: run[f"{column}_{which}"] for guess, (column, *_) in GUESSES.items()}
+            yield run, which, run[f"seconds_measured_{which}"], errors
 
 
 def score(errors):
@@ -48,12 +45,12 @@ def score(errors):
 # ## Predicted against measured
 
 # %%
-def draw_scatter(cases, machine, title):
-    found = list(passes(cases, machine))
+def draw_scatter(cases, title):
+    found = list(passes(cases))
     seconds = 1e3 * np.array([measured for _, _, measured, _ in found])
     sizes = sorted({run.tokens_per_rank for run, *_ in found})
     place = np.array([sizes.index(run.tokens_per_rank) for run, *_ in found], float)
-    spread = 100 * np.median([run[f"rate_{which}_spread"] for run, which, *_ in found])
+    spread = 100 * np.median([run[f"spread_measured_{which}"] for run, which, *_ in found])
     figure, (line,) = figures.panels(1, 2, 2.8)
     line[0].plot([seconds.min(), seconds.max()], [seconds.min(), seconds.max()], color="0.8", lw=0.8, zorder=0)
     line[1].axhspan(-spread, spread, color="0.92", zorder=0)
@@ -116,17 +113,15 @@ def draw_published(cases, title):
     for axis, table in zip(line, tables):
         shown = cases.where(table=table)
         for run in shown:
-            for passes, color in (("forward", figures.BLUE), ("both", figures.VERMILLION)):
-                axis.plot(run[f"published_{passes}"], run[f"predicted_{passes}"], "o", ms=3.5, mew=0.8, color=color,
-                          mfc="none" if run["fitted"] else color)
+            color = figures.BLUE if run["pass"] == "forward" else figures.VERMILLION
+            axis.plot(run["published"], run["predicted"], "o", ms=3.5, mew=0.8, color=color,
+                      mfc="none" if run["fitted"] else color)
         unit = shown[0]["unit"]
-        ends = [0, 1.05 * max(run[f"{what}_{passes}"] for run in shown for what in ("published", "predicted")
-                              for passes in ("forward", "both"))]
+        ends = [0, 1.05 * max(run[what] for run in shown for what in ("published", "predicted"))]
         axis.plot(ends, ends, color="0.8", lw=0.8, zorder=0)
         axis.set_title(table)
         axis.set_xlabel(f"published, {unit}")
-        errors = [abs(run[f"error_{passes}"]) for run in shown if not run["fitted"] and run.tokens_per_rank >= 8192
-                  for passes in ("forward", "both")]
+        errors = [abs(run["error"]) for run in shown if not run["fitted"] and run.tokens_per_rank >= 8192]
         print(f"{title}: {table}, from 8192 tokens per GPU on, mean {100 * np.mean(errors):.1f} %, "
               f"largest {100 * max(errors):.1f} %")
     line[0].set_ylabel("predicted, the same unit")
@@ -139,11 +134,12 @@ def draw_published(cases, title):
 # %%
 for record in dict.fromkeys(run.record for run in runs):
     cases = figures.Runs(run for run in runs if run.record == record)
-    if "published_forward" in cases[0].attributes:
+    if "published" in cases[0].attributes:
         figures.save(draw_published(cases, record.stem), arguments.figures, record.stem)
-    for machine in cases[0].machines():
+        continue
+    for machine in cases.unique("machine"):
         title = name_of(machine, record)
-        figures.save(draw_scatter(cases, machine, title), arguments.figures, record.stem, machine)
+        figures.save(draw_scatter(cases.where(machine=machine), title), arguments.figures, record.stem, machine)
         traced = [run for run in cases if "measured/forward/spans/end" in run]
         if traced:
             shown = max(traced, key=lambda run: (run["mask"] == "causal", run["layout"] == "zigzag", run["tokens"]))

@@ -133,7 +133,8 @@ void calibrate_gpu(const Config& config, Backend* gpus, const Provenance& proven
     require(config.gpus_per_host == 0 || config.gpus_per_host >= samples.gpus,
             "--gpus-per-host {}: {} GPUs were timed; give as many or more", config.gpus_per_host, samples.gpus);
     std::set<std::string> transports;
-    for (const auto* sample : samples.of(SampleKind::message)) transports.insert(sample->transport);
+    for (const auto* sample : samples.of(SampleKind::pass))
+        if (sample->transport != "loopback") transports.insert(sample->transport);
     if (transports.empty()) transports.insert("");
     for (const auto& transport : transports) {
         auto fitted = fit_gpu(samples, transport);

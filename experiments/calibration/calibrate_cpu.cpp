@@ -35,16 +35,6 @@ struct TimedCase {
     bool held_out = false;
 };
 
-/// Bytes and seconds of sums or messages.
-struct Moved {
-    std::vector<double> bytes, seconds;
-
-    void add(double of_bytes, double of_seconds) {
-        bytes.push_back(of_bytes);
-        seconds.push_back(of_seconds);
-    }
-};
-
 class Calibration {
 public:
     explicit Calibration(const Config& config)
@@ -224,7 +214,7 @@ private:
             fitted_.machine.memory_bytes_per_second = 1e15;
             return;
         }
-        const auto line = fit_rising_line(messages_.bytes, messages_.seconds);
+        const auto line = messages_.rising_line();
         link.latency_seconds = line.constant;
         // Each byte is sent and received, one after the other, by the same processor time.
         fitted_.machine.memory_bytes_per_second = fitted_.machine.attention_memory_bytes_per_second = 2 / line.slope;
@@ -239,9 +229,8 @@ private:
 
     void fit_sums() {
         const auto line_of = [&](OpKind kind) {
-            const auto& timed = sums_[kind];
-            const auto line = fit_line(timed.bytes, timed.seconds);
-            return line.has_slope ? fit_rising_line(timed.bytes, timed.seconds) : line;
+            const auto line = sums_[kind].line();
+            return line.has_slope ? sums_[kind].rising_line() : line;
         };
         const auto add = line_of(OpKind::add), merge = line_of(OpKind::merge);
         fitted_.machine.accumulate_launch_seconds = add.constant;

@@ -69,4 +69,16 @@ Line fit_line(std::span<const double> x, std::span<const double> y);
 /// to grow, this is the line through the origin and the point with the largest x.
 Line fit_rising_line(std::span<const double> x, std::span<const double> y);
 
+/// Bytes that were moved, and the seconds that it took.
+struct Moved {
+    std::vector<double> bytes, seconds;
+
+    void add(double of_bytes, double of_seconds) {
+        bytes.push_back(of_bytes);
+        seconds.push_back(of_seconds);
+    }
+    Line line() const { return fit_line(bytes, seconds); }
+    Line rising_line() const { return fit_rising_line(bytes, seconds); }
+};
+
 }  // namespace ringlab::experiments

@@ -34,15 +34,6 @@ struct GpuFit : FittedMachine {
     std::vector<ExecutedPass> passes;
 };
 
-/// Fits the power of each GPU relative to the first: where power limits clocks, time goes as its cube root.
-void fit_power(GpuFit& fit);
-
-/// Fits rotary embedding, split-KV attends, dropout and matrix products, as far as the samples hold them.
-void fit_rotation(GpuFit& fit);
-void fit_split_kv(GpuFit& fit);
-void fit_dropout(GpuFit& fit);
-void fit_products(GpuFit& fit);
-
 /// Fits what messages cost over the transport, and attends beside them.
 void fit_links(GpuFit& fit);
 

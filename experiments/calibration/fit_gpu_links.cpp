@@ -20,61 +20,29 @@ namespace {
 constexpr double long_message = 4 << 20;       // bytes from which on the rate dominates
 constexpr std::int64_t next_to_nothing = 512;  // tokens up to which a pass takes the host longer than the GPU
 
-bool has_messages(const std::vector<ExecutedPass>& passes, const std::string& transport) {
-    return std::any_of(passes.begin(), passes.end(), [&](const ExecutedPass& pass) {
-        return pass.transport == transport && pass.issued(0).transfers > 0;
-    });
+/// Fits the slope to long messages alone, because the times of short ones are uncertain by some microseconds. The
+/// constant is then what short messages take in addition.
+Line line_of_long_and_short(const Moved& messages) {
+    Moved longer, shorter;
+    for (std::size_t i = 0; i < messages.bytes.size(); ++i)
+        (messages.bytes[i] < long_message ? shorter : longer).add(messages.bytes[i], messages.seconds[i]);
+    if (longer.bytes.size() < 4 || shorter.bytes.empty()) return messages.rising_line();
+    const auto slope = longer.rising_line().slope;
+    for (std::size_t i = 0; i < shorter.bytes.size(); ++i) shorter.seconds[i] -= slope * shorter.bytes[i];
+    return {std::max(0.0, median(std::move(shorter.seconds))), slope};
 }
-
-/// Sizes and times of messages.
-struct Messages {
-    std::vector<double> bytes, seconds;
-
-    Line line() const { return fit_rising_line(bytes, seconds); }
-
-    /// Fits the slope to long messages alone, because the times of short ones are uncertain by some microseconds. The
-    /// constant is then what short messages take in addition.
-    Line line_of_long_and_short() const {
-        Messages longer;
-        for (std::size_t i = 0; i < bytes.size(); ++i) {
-            if (bytes[i] < long_message) continue;
-            longer.bytes.push_back(bytes[i]);
-            longer.seconds.push_back(seconds[i]);
-        }
-        if (longer.bytes.size() < 4 || longer.bytes.size() == bytes.size()) return line();
-        const auto slope = longer.line().slope;
-        std::vector<double> rest;
-        for (std::size_t i = 0; i < bytes.size(); ++i)
-            if (bytes[i] < long_message) rest.push_back(seconds[i] - slope * bytes[i]);
-        return {std::max(0.0, median(std::move(rest))), slope};
-    }
-};
 
 /// `alone`: only from passes whose messages are all on one channel, so that each has its sender's outgoing link to
 /// itself.
-Messages messages_over(const std::vector<ExecutedPass>& passes, const std::string& transport, bool alone) {
-    Messages found;
+Moved messages_over(const std::vector<ExecutedPass>& passes, const std::string& transport, bool alone) {
+    Moved found;
     for (const auto& pass : passes) {
         if (pass.transport != transport || pass.algorithm() != "ring") continue;
         if (alone && pass.schedule().channels().size() > 1) continue;
         std::map<std::int64_t, std::vector<double>> by_size;
         for (const auto& one : pass.operations)
             if (one.op.kind == layouts::OpKind::receive) by_size[one.op.bytes].push_back(one.seconds.median);
-        for (auto& [size, all_times] : by_size) {
-            found.bytes.push_back(static_cast<double>(size));
-            found.seconds.push_back(median(std::move(all_times)));
-        }
-    }
-    return found;
-}
-
-/// Messages beside attends, for samples in which no others were timed.
-Messages messages_beside_attends(const GpuSamples& samples, const std::string& transport) {
-    Messages found;
-    for (const auto* sample : samples.of(SampleKind::message)) {
-        if (sample->transport != transport) continue;
-        found.bytes.push_back(static_cast<double>(sample->bytes));
-        found.seconds.push_back(sample->seconds);
+        for (auto& [size, all_times] : by_size) found.add(static_cast<double>(size), median(std::move(all_times)));
     }
     return found;
 }
@@ -103,7 +71,7 @@ void fit_kernels_of_links(GpuFit& fit, double share) {
     if (copies.bytes.size() >= 2) {
         const auto rate = m.inside_host.link_bytes_per_second;
         m.inside_host.channel_bytes_per_second = rate / channels;
-        m.inside_host.link_bytes_per_second = std::max(rate, 1 / copies.line_of_long_and_short().slope);
+        m.inside_host.link_bytes_per_second = std::max(rate, 1 / line_of_long_and_short(copies).slope);
         sources["inside_host.channel_gigabytes_per_second"] =
             "fitted to messages that have the link to themselves, between all GPUs that compute next to nothing";
         sources["inside_host.link_gigabytes_per_second"] = "fitted to copies by the engines, over the same links";
@@ -213,17 +181,15 @@ void fit_links(GpuFit& fit) {
         sources["inside_host"] = "not calibrated: one GPU";
         return;
     }
-    const bool kernels = transport == "nccl", timed = has_messages(fit.passes, transport);
-    const auto messages =
-        timed ? messages_over(fit.passes, transport, kernels) : messages_beside_attends(fit.samples, transport);
+    const bool kernels = transport == "nccl";
+    const auto messages = messages_over(fit.passes, transport, kernels);
     require(messages.bytes.size() >= 2, "the samples hold no messages over {}", transport);
-    const auto line = messages.line_of_long_and_short();
+    const auto line = line_of_long_and_short(messages);
     m.inside_host.latency_seconds = line.constant;
     m.inside_host.link_bytes_per_second = 1 / line.slope;
     for (const auto* key : {"latency_us", "link_gigabytes_per_second"})
         sources[fmt::format("inside_host.{}", key)] =
-            timed ? "fitted to messages between all GPUs that compute next to nothing"
-                  : "fitted to copies between all GPUs beside attends";
+            "fitted to messages between all GPUs that compute next to nothing";
     if (!line.has_slope) sources["inside_host.latency_us"] = not_determined_by("messages of one size");
     if (!kernels) return fit_copy_engines(fit);
     double alone = 0, period = 0;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 namespace ringlab::experiments {
 namespace {
@@ -18,12 +17,14 @@ using AttendPosition = sim::TileModel::AttendPosition;
 
 const char* const run_name = "samples";
 
-constexpr std::array kind_names{
-    "attend",  "sustained", "pass",     "period",  "operation", "few_rows", "kernel", "kernel_without_rests",
-    "dropout", "product",   "rotation", "message", "alone",     "beside",   "unknown"};
+constexpr std::array kind_names{"attend",  "sustained", "pass",    "period", "operation", "few_rows", "dropout",
+                                "product", "rotation",  "message", "alone",  "beside",    "unknown"};
 
 SampleKind kind_named(std::string name) {
-    std::ranges::replace(name, ' ', '_');  // in older records a kind may be several words
+    std::ranges::replace(name, ' ',
+                         '_');  // in older records a kind may be several words, and other kernels have their own
+    if (name == "kernel") return SampleKind::attend;
+    if (name == "kernel_without_rests") return SampleKind::sustained;
     const auto found = std::ranges::find(kind_names, name);
     return found == kind_names.end() ? SampleKind::unknown : static_cast<SampleKind>(found - kind_names.begin());
 }
@@ -63,26 +64,13 @@ std::string bare_machine_text(sim::Machine machine) {
     return sim::machine_text(machine, sources, "Before the fit.");
 }
 
-/// Texts of which few differ are an enumeration if all are single words.
-void write_texts(RunWriter& run, const std::string& path, std::vector<std::string> values, const std::string& unit,
-                 const std::string& description) {
-    std::set<std::string> different(values.begin(), values.end());
-    different.erase("");
-    const bool are_words =
-        std::ranges::none_of(different, [](const auto& value) { return value.find(' ') != value.npos; });
-    if (are_words && !different.empty() && different.size() < 128)
-        run.enumeration(path, values, {different.begin(), different.end()}, {{"sample"}}, unit, description);
-    else
-        run.dataset(path, std::move(values), {{"sample"}}, unit, description);
-}
-
 const std::map<std::string, AttendPosition> forward_calls{{"forward_kept", {true, true}},
                                                           {"forward_first", {true, false}},
                                                           {"forward_carried", {false, false}},
                                                           {"forward_last_kept", {false, true}}};
 
-/// Whether an attend under a window is used for the fit: with windows of half and of an eighth of the tokens. Of all
-/// timed attends, only these have idle work tiles whose time is not hidden by longer ones.
+/// Whether an attend judges the fit and is not used for it. Used are windows of half and of an eighth of the tokens. Of
+/// all timed attends, only these have idle work tiles whose time is not hidden by longer ones.
 bool is_held_out(const GpuSample& sample) {
     return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
            sample.mask.find("documents") != std::string::npos;
@@ -102,7 +90,8 @@ const char* to_string(SampleKind kind) { return kind_names[static_cast<std::size
 std::vector<const GpuSample*> GpuSamples::of(SampleKind kind, const std::string& call) const {
     std::vector<const GpuSample*> found;
     for (const auto& sample : samples)
-        if (sample.kind == kind && (call.empty() || sample.call == call)) found.push_back(&sample);
+        if (sample.kind == kind && (call.empty() || sample.call == call) && sample.head_dim == 0)
+            found.push_back(&sample);
     return found;
 }
 
@@ -150,17 +139,14 @@ SamplesFile write_samples(const SamplesFile& file, const GpuSamples& all, const 
     run.attribute("machine_file", bare_machine_text(all.machine), "1", "what kernels take up at a time, and on what");
     std::vector<std::string> kinds;
     for (const auto& sample : all.samples) kinds.emplace_back(to_string(sample.kind));
-    write_texts(run, "samples/kind", std::move(kinds), "1", "what was timed: see experiments/calibration/samples.hpp");
+    run.dataset("samples/kind", std::move(kinds), {{"sample"}}, "1",
+                "what was timed: see experiments/calibration/samples.hpp");
     for_each_column([&](const char* name, const char* unit, const char* description, auto field) {
         using Value = std::remove_cvref_t<decltype(all.samples.front().*field)>;
         using Stored = std::conditional_t<std::is_same_v<Value, int>, std::int64_t, Value>;
         std::vector<Stored> values;
         for (const auto& sample : all.samples) values.push_back(sample.*field);
-        const auto path = std::string("samples/") + name;
-        if constexpr (std::is_same_v<Value, std::string>)
-            write_texts(run, path, std::move(values), unit, description);
-        else
-            run.dataset(path, std::move(values), {{"sample"}}, unit, description);
+        run.dataset(std::string("samples/") + name, std::move(values), {{"sample"}}, unit, description);
     });
     record.commit(run_name, run);
     record.finish();

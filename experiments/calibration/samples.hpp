@@ -17,21 +17,19 @@ namespace ringlab::experiments {
 
 /// What `calibrate` times on GPUs.
 enum class SampleKind {
-    attend,                ///< one call of a kernel or what surrounds it, in short runs with rests
-    sustained,             ///< the same without rests
-    pass,                  ///< a pass by the executor
-    period,                ///< from its start to that of the next
-    operation,             ///< one operation of a pass by the executor, of which every operation was timed
-    few_rows,              ///< a split-KV attend, of few query rows, of one rank
-    kernel,                ///< as attend, of another kernel, which head_dim, value_dim and soft_cap tell
-    kernel_without_rests,  ///< as sustained, likewise
-    dropout,               ///< an attend of one rank with dropout
-    product,               ///< FLOP/s of matrix products, in place of seconds
-    rotation,              ///< of q and k ("forward"), or of dq and dk, of one rank
-    message,               ///< between all GPUs at once beside attends
-    alone,                 ///< those attends without messages
-    beside,                ///< and with them
-    unknown,               ///< in earlier records; not read
+    attend,     ///< one call of a kernel or what surrounds it, in short runs with rests
+    sustained,  ///< the same without rests
+    pass,       ///< a pass by the executor
+    period,     ///< from its start to that of the next
+    operation,  ///< one operation of a pass by the executor, of which every operation was timed
+    few_rows,   ///< a split-KV attend, of few query rows, of one rank
+    dropout,    ///< an attend of one rank with dropout
+    product,    ///< FLOP/s of matrix products, in place of seconds
+    rotation,   ///< of q and k ("forward"), or of dq and dk, of one rank
+    message,    ///< between all GPUs at once beside attends
+    alone,      ///< those attends without messages
+    beside,     ///< and with them
+    unknown,    ///< in earlier records; not read
 };
 const char* to_string(SampleKind kind);
 
@@ -49,7 +47,7 @@ struct GpuSample {
     double seconds = 0, spread = 0;            ///< median, and distance of the quartiles over it
     double posted = 0, begin = 0;              ///< of an operation: since the start of the pass
     double clock_hertz = 0;                    ///< of what is sustained; 0: not known
-    std::int64_t head_dim = 0, value_dim = 0;  ///< 0: those of all
+    std::int64_t head_dim = 0, value_dim = 0;  ///< of another kernel than the machine's own; 0: of its own
     double soft_cap = 0;                       ///< 0: none
 
     void take(const Typical& timed) { seconds = timed.median, spread = timed.spread; }
@@ -65,7 +63,7 @@ struct GpuSamples {
     int gpus = 1;
     std::vector<GpuSample> samples;
 
-    /// The samples of a kind, and of a call if one is given.
+    /// The samples of a kind, and of a call if one is given; of attends by the machine's own kernels.
     std::vector<const GpuSample*> of(SampleKind kind, const std::string& call = "") const;
 
     /// The plan from which a sample is taken; the same for samples of one plan.

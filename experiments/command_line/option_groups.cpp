@@ -234,7 +234,7 @@ void add_save_tensors(Options& options, OutputConfig& output) {
         .changes_no_result();
 }
 
-void add_timed_rings(Options& options, Config& config, std::vector<std::string> transports) {
+void add_timed_rings(Options& options, Config& config) {
     auto& timing = config.timing;
     options
         .add("shapes", &timing.shapes, "SHAPE",
@@ -250,9 +250,8 @@ void add_timed_rings(Options& options, Config& config, std::vector<std::string> 
         .add(
             "transports", &timing.transports, "NAME",
             "transports of rings: copy (copy engines, one host), nccl, mixed (copy engines inside a host, NCCL between "
-            "hosts)" +
-                std::string(transports.size() > 3 ? "; with --backend cpu: threads" : ""))
-        .one_of(std::move(transports));
+            "hosts); with --backend cpu: threads")
+        .one_of({"copy", "nccl", "mixed", "threads"});
     add_processes(options, config.execution);
     options
         .add("warm-up", &timing.warm_up_seconds, "SECONDS",

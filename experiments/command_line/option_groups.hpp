@@ -40,7 +40,7 @@ void add_judge_limit(Options& options, JudgingConfig& judging);
 void add_tolerance(Options& options, JudgingConfig& judging);
 void add_fault(Options& options, ExecutionConfig& execution);
 void add_save_tensors(Options& options, OutputConfig& output);
-void add_timed_rings(Options& options, Config& config, std::vector<std::string> transports);
+void add_timed_rings(Options& options, Config& config);
 
 // What it is predicted on, and what must fit.
 void add_machines(Options& options, PredictionConfig& prediction);

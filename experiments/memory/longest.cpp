@@ -21,21 +21,30 @@ constexpr std::int64_t most_positions = (std::int64_t{1} << 31) - 2;
 
 }  // namespace
 
-Capacity capacity_of(const sim::Machine& machine, const std::string& machine_name, const MemoryConfig& config) {
-    Capacity capacity;
-    capacity.device =
-        config.device_gigabytes > 0 ? bytes_from(config.device_gigabytes) : std::llround(machine.device_memory_bytes);
+Capacity capacity_of(const DescribedMachine& described, const MemoryConfig& config) {
+    const auto& machine = described.machine;
+    const Capacity capacity{
+        config.device_gigabytes > 0 ? bytes_from(config.device_gigabytes) : std::llround(machine.device_memory_bytes),
+        std::llround(machine.reserved_memory_bytes), bytes_from(config.resident_gigabytes)};
     require(capacity.device > 0,
             "machine file '{}' does not say how much memory a device has ([device_memory] gigabytes); say "
             "--device-memory GB",
-            machine_name);
-    capacity.reserved = std::llround(machine.reserved_memory_bytes);
-    capacity.resident = bytes_from(config.resident_gigabytes);
+            described.given);
     require(capacity.reserved + capacity.resident < capacity.device,
             "{:.1f} GB reserved and {:.1f} GB resident leave nothing of {:.1f} GB of device memory",
             static_cast<double>(capacity.reserved) / gigabyte, static_cast<double>(capacity.resident) / gigabyte,
             static_cast<double>(capacity.device) / gigabyte);
     return capacity;
+}
+
+std::vector<Device> devices_of(const Config& config) {
+    std::vector<Device> devices;
+    for (auto& described : described_machines(config)) {
+        const auto capacity = capacity_of(described, config.memory);
+        devices.push_back({std::move(described), capacity});
+    }
+    require(!devices.empty(), "no machine is given; name one by --machines");
+    return devices;
 }
 
 Keeping keeping(const std::string& policy, const layouts::Problem& problem, const MemoryConfig& config) {
@@ -119,14 +128,6 @@ Longest longest_context(Case which, const layouts::Problem& problem, const Memor
     else
         found.limit = fmt::format("memory: {}", found.footprint.largest_part());
     return found;
-}
-
-int refuted(const Record& record, const std::vector<std::string>& runs) {
-    const auto failed = [&](const std::string& run) {
-        return record.has(run, "runs/confirmed") && record.text(run, "confirmed") != "ran" &&
-               record.text(run, "confirmed") != "";
-    };
-    return static_cast<int>(std::count_if(runs.begin(), runs.end(), failed));
 }
 
 }  // namespace ringlab::experiments

@@ -3,9 +3,8 @@
 #include "experiments/memory/memory.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
-#include "experiments/record/record.hpp"
+#include "experiments/prediction/machines.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/machine/machine.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -22,7 +21,15 @@ struct Capacity {
 };
 
 /// As the options say, or else the machine file. Throws Error if neither does.
-Capacity capacity_of(const sim::Machine& machine, const std::string& machine_name, const MemoryConfig& config);
+Capacity capacity_of(const DescribedMachine& described, const MemoryConfig& config);
+
+/// A described machine, and the memory of one of its devices.
+struct Device : DescribedMachine {
+    Capacity capacity;
+};
+
+/// Those that --machines names. Throws Error if that is none, and as described_machines() and capacity_of() do.
+std::vector<Device> devices_of(const Config& config);
 
 /// What a policy keeps of a layer until its backward pass.
 struct Keeping {
@@ -67,8 +74,5 @@ std::int64_t longest_that(std::int64_t granularity, std::int64_t most, const std
 /// `which` without its tokens. Throws Error if the mask, layout or schedule cannot be made for any length.
 Longest longest_context(Case which, const layouts::Problem& problem, const MemoryConfig& config, const Keeping& keeping,
                         const Capacity& capacity);
-
-/// How many of these runs were executed to confirm them and did not fit.
-int refuted(const Record& record, const std::vector<std::string>& runs);
 
 }  // namespace ringlab::experiments

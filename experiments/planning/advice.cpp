@@ -2,7 +2,6 @@
 
 #include "experiments/options/case.hpp"
 #include "experiments/options/source.hpp"
-#include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/candidates.hpp"
 #include "experiments/prediction/causes.hpp"
 #include "experiments/prediction/predictor.hpp"
@@ -12,10 +11,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <limits>
-#include <set>
 
 namespace ringlab::experiments {
 namespace {
@@ -26,11 +25,14 @@ using Verdict = Advised::Verdict;
 // Large rings are expensive to lay out. Small ones are looked at even if they cannot quite win, so that the report can
 // say why.
 constexpr double outrun_large = 1, outrun_small = 2.5;
-// Variants are tried for candidates within this factor of the best time. A variant, or a pair of schedules, counts only
-// if it is faster by more than the second number, a fraction.
+// Variants are tried for candidates within this factor of the best time. A variant counts only if it is faster by more
+// than the second number, a fraction.
 constexpr double near_the_best = 1.2, least_gain = 0.001;
 // Simulations that break_down() needs for a pass: one as it is, and one without each cause.
 constexpr std::int64_t plays_of_causes = 1 + static_cast<std::int64_t>(sim::causes.size());
+
+/// Operations per second that the simulator is assumed to do on one core.
+constexpr double operations_per_second = 100'000;
 
 double infinity() { return std::numeric_limits<double>::infinity(); }
 
@@ -51,7 +53,6 @@ public:
         look_at_all(0);
         simulate(with(Verdict::estimated), true);
         simulate_variants();
-        correct_the_first();
         explain_the_first();
         std::ranges::stable_sort(all_, [](const Advised& a, const Advised& b) {
             if (a.verdict != b.verdict) return a.verdict < b.verdict;
@@ -248,14 +249,6 @@ private:
         }
     }
 
-    /// Corrects, for each machine, the estimate of the best ring that was not simulated.
-    void correct_the_first() {
-        std::set<const AdvisedMachine*> done;
-        for (auto* one : with(Verdict::estimated))
-            if (done.insert(one->machine).second)
-                advice_.operations += correct_by_all_ranks(*one, plan_of(*one), config_.prediction.attend_clock());
-    }
-
     void bound_the_first() {
         const auto ranked = with(Verdict::ranked);
         if (ranked.empty() || !packs_documents(ranked.front()->which.mask)) return;
@@ -306,23 +299,6 @@ private:
 
 Advice advise(const Question& question) { return Adviser(question).run(); }
 
-std::optional<AdvisedPair> Advice::best_pair() const {
-    const auto some = ranked();
-    const auto same_tokens = [](const Advised& a, const Advised& b) {
-        return a.machine == b.machine && a.which.layout == b.which.layout && a.which.ranks == b.which.ranks &&
-               a.which.mask == b.which.mask && a.which.tokens == b.which.tokens && a.batch == b.batch;
-    };
-    std::optional<AdvisedPair> best;
-    auto least = some.empty() ? 0 : some.front()->seconds() * (1 - least_gain);
-    for (const auto* forward : some)
-        for (const auto* backward : some)
-            if (const AdvisedPair pair{forward, backward}; same_tokens(*forward, *backward) && pair.seconds() < least) {
-                best = pair;
-                least = pair.seconds();
-            }
-    return best;
-}
-
 std::string Advised::name() const { return fmt::format("{} on {}", which.name(), machine->name); }
 
 std::optional<double> Advised::margin() const {
@@ -342,24 +318,8 @@ std::string Advised::margin_is_of() const {
 }
 
 const char* to_string(Advised::Verdict verdict) {
-    switch (verdict) {
-        case Advised::Verdict::ranked: return "ranked";
-        case Advised::Verdict::estimated: return "estimated";
-        case Advised::Verdict::outrun: return "outrun";
-        case Advised::Verdict::too_large: return "does not fit";
-        case Advised::Verdict::impossible: return "impossible";
-    }
-    return "?";
-}
-
-const char* to_string(Advised::Method method) {
-    switch (method) {
-        case Advised::Method::none: return "none";
-        case Advised::Method::events: return "events";
-        case Advised::Method::unshared: return "unshared";
-        case Advised::Method::one_rank: return "one rank";
-    }
-    return "?";
+    constexpr std::array names{"ranked", "estimated", "outrun", "does not fit", "impossible"};
+    return names[static_cast<std::size_t>(verdict)];
 }
 
 std::vector<const Advised*> Advice::with(Advised::Verdict verdict) const {

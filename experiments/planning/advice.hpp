@@ -3,7 +3,7 @@
 #include "experiments/memory/longest.hpp"
 #include "experiments/options/config.hpp"
 #include "experiments/prediction/uncertainty.hpp"
-#include "sim/machine/machine.hpp"
+#include "experiments/record/run_writer.hpp"
 #include "sim/report/breakdown.hpp"
 
 #include <cstdint>
@@ -15,12 +15,8 @@
 namespace ringlab::experiments {
 
 /// A described machine, its memory, and how far off predictions on it were.
-struct AdvisedMachine {
-    std::string name, file;
-    sim::Machine machine;
-    Capacity capacity;
+struct AdvisedMachine : Device {
     Uncertainty uncertainty;
-    std::string given = name;  ///< as --machines names it
 };
 
 /// Ratio of the simulator's time of a candidate to its estimate from one rank. Measured in 1755 cases (causal, full,
@@ -33,9 +29,6 @@ struct EstimateError {
 };
 inline constexpr EstimateError estimate_error{};
 
-/// Operations per second of `--budget` that the simulator is assumed to do on one core.
-inline constexpr double operations_per_second = 100'000;
-
 /// One layout, schedule and ring size on a machine, and what is known of it.
 struct Advised {
     enum class Verdict {
@@ -47,9 +40,8 @@ struct Advised {
     };
     enum class Method {
         none,
-        events,      ///< all operations of all ranks, by the simulator
-        unshared,    ///< one rank, corrected by all of them, which share nothing
-        one_rank,    ///< some ranks, each as if all others did the same; links that others share are not seen
+        events,    ///< all operations of all ranks, by the simulator
+        one_rank,  ///< some ranks, each as if all others did the same; links that others share are not seen
     };
 
     const AdvisedMachine* machine = nullptr;
@@ -82,15 +74,6 @@ struct Advised {
 };
 
 const char* to_string(Advised::Verdict verdict);
-const char* to_string(Advised::Method method);
-
-/// A forward and a backward pass by two schedules. Tokens stay where they are: the ring and the layout are the same.
-struct AdvisedPair {
-    const Advised* forward = nullptr;
-    const Advised* backward = nullptr;
-
-    double seconds() const { return forward->forward_seconds + backward->backward_seconds; }
-};
 
 struct Advice {
     std::vector<Advised> all;  ///< ranked ones first, by predicted time; then estimated ones likewise, and the others
@@ -100,9 +83,6 @@ struct Advice {
 
     std::vector<const Advised*> with(Advised::Verdict verdict) const;
     std::vector<const Advised*> ranked() const { return with(Advised::Verdict::ranked); }
-
-    /// The fastest pair of simulated candidates, if it is faster than the fastest of them alone by more than 0.1 %.
-    std::optional<AdvisedPair> best_pair() const;
 };
 
 /// What advice is asked for. Empty lists are chosen for the machine and the mask.
@@ -118,5 +98,17 @@ struct Question {
 /// that may be among the first rows, as far as the budget goes, and then variants() of those near the best. The others
 /// remain estimates. Throws Error if the mask cannot be made or no combination is possible.
 Advice advise(const Question& question);
+
+/// The advice as text: the first ranked candidates, where their time goes, and the estimates apart; how many of each
+/// other kind there are, with those that nearly fit; and how far off such predictions were. Each column is explained
+/// below its table.
+std::string advice_text(const Advice& advice, const Question& question);
+
+/// All of it as JSON: "ranked", "estimated", "does not fit", "outrun" and "impossible", and the machines. Begins with
+/// advice_begin. A candidate has the names that describe_advised() gives a run's columns.
+std::string advice_json(const Advice& advice, const Question& question);
+
+/// One candidate as a run of a record; `place` is 1 for the best, 0 for those without a place.
+void describe_advised(RunWriter& run, const Advised& one, std::int64_t place);
 
 }  // namespace ringlab::experiments

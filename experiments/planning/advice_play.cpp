@@ -1,6 +1,5 @@
-#include "experiments/planning/advice_play.hpp"
-
 #include "experiments/planning/candidates.hpp"
+
 #include "layouts/basics/require.hpp"
 #include "sim/play/fold.hpp"
 #include "sim/play/simulate.hpp"
@@ -89,26 +88,6 @@ sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::C
         both += sim::break_down(schedule, machine, options, sim::simulate(schedule, machine, options));
     }
     return both;
-}
-
-std::int64_t correct_by_all_ranks(Advised& one, const Plan& plan, sim::Clock clock) {
-    const auto& machine = one.machine->machine;
-    sim::SimOptions options;
-    options.compute = sim::ComputeModel::rate;
-    options.clock = clock;
-    options.sharing = false;
-    constexpr std::int64_t most_operations = 20'000'000;  // some seconds
-    const auto played = sim::ranks_played(*plan.forward, machine, options);
-    if (operations_of(plan) / one.which.ranks * played > most_operations) return 0;
-    const auto alone = play_some_ranks(one, plan, options);
-    const auto ratio = [&](std::size_t pass) {
-        return layouts::to_seconds(sim::simulate(*plan.schedule(both_passes[pass]), machine, options).makespan) /
-               alone.seconds[pass];
-    };
-    one.forward_seconds *= ratio(0);
-    one.backward_seconds *= ratio(1);
-    one.method = Advised::Method::unshared;
-    return alone.looked_at;
 }
 
 std::int64_t operations_of(const Plan& plan) {

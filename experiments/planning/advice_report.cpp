@@ -1,4 +1,4 @@
-#include "experiments/planning/advice_report.hpp"
+#include "experiments/planning/advice.hpp"
 
 #include "experiments/console/table.hpp"
 #include "experiments/options/file_guard.hpp"
@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -19,7 +20,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int advice_schema = 4;
+constexpr int advice_schema = 5;
+
+const char* to_string(Advised::Method method) {
+    constexpr std::array names{"none", "events", "one rank"};
+    return names[static_cast<std::size_t>(method)];
+}
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g}", seconds * 1e3); }
 
@@ -68,22 +74,10 @@ void add_row(Table& table, const Advised& one, std::size_t place, const std::str
     table.cell("attention", memory_text(one.attention_memory));
 }
 
-std::string pair_text(const Advice& advice) {
-    const auto pair = advice.best_pair();
-    if (!pair) return "";
-    const auto single = advice.ranked().front()->seconds();
-    return fmt::format(
-        "Two schedules over {} on {} (P = {}) take {} ms, {:.1f} % less than the first row: {} forward and {} "
-        "backward.\n",
-        pair->forward->which.layout, pair->forward->machine->name, pair->forward->which.ranks,
-        milliseconds(pair->seconds()), 100 * (1 - pair->seconds() / single), pair->forward->which.schedule,
-        pair->backward->which.schedule);
-}
-
 void add_causes(Table& table, const Advised& one, std::size_t place) {
     table.start().cell("", static_cast<std::int64_t>(place)).cell("layout", one.which.layout);
     table.cell("schedule", one.which.schedule).cell("P", one.which.ranks);
-    add_cause_cells(table, *one.causes);
+    add_cause_cells(table, shares_of(*one.causes), layouts::to_seconds(one.causes->pass));
 }
 
 /// A table of the candidates that may be among the first and were not simulated.
@@ -96,16 +90,12 @@ std::string estimates_text(const Advice& advice, const Question& question) {
     for (std::size_t i = 0; i < std::min(question.rows, estimated.size()); ++i) {
         const auto& one = *estimated[i];
         add_row(table, one, i + 1, margin);
-        table.cell("by", to_string(one.method));
         table.cell("where it goes", one.causes ? causes_in_words(*one.causes) : "-");
     }
     return fmt::format(
         "\nEstimates: {} may be among the first {}, but would take the simulator longer than {} s.\n{}\n"
-        "By one rank: a few ranks are played, each as if all did the same. Unshared: that, set right by a\n"
-        "simulation of all ranks, which share nothing. +-: where the simulator's time lay in 9 of 10 cases that had "
-        "both; at the most it "
-        "was\n"
-        "{} to {} times the estimate.\n",
+        "A few ranks are played, each as if all did the same. +-: where the simulator's time lay in 9 of 10 cases that "
+        "had both;\nat the most it was {} to {} times the estimate.\n",
         estimated.size(), question.rows, question.config.advice.budget_seconds, table.text(), estimate_error.least,
         estimate_error.most);
 }
@@ -137,31 +127,42 @@ std::string nothing_fits_text(const Advice& advice, const Question& question) {
                        machines_with_room(gpus, static_cast<double>(least.memory)));
 }
 
+/// Calls visit(name, value, unit, description) for all that the record and JSON say of a candidate. NaN: not known.
+template <class Visit>
+void for_each_field(const Advised& one, const Visit& visit) {
+    visit("verdict", to_string(one.verdict), "1",
+          "ranked: by the simulator; estimated: not simulated, may be among the first; outrun: cannot be among the "
+          "first; does not fit; impossible");
+    visit("machine", one.machine->name, "1", "machine file");
+    visit("mask", one.which.mask, "1", "who sees whom, as given");
+    visit("layout", one.which.layout, "1", "which rank owns which tokens");
+    visit("schedule", one.which.schedule, "1", "what brings queries and keys together");
+    visit("ranks", one.which.ranks, "1", "ring size P");
+    visit("rings", one.rings, "1", "side by side on the GPUs");
+    visit("batch", one.batch, "1", "sequences that each ring takes");
+    visit("tokens", one.which.tokens, "1", "of a sequence");
+    visit("method", to_string(one.method), "1", "events: simulated; one rank: as if all did the same");
+    const auto seconds = [&](const char* name, double value, const char* description) {
+        visit(name, value > 0 ? value : NAN, "s", description);
+    };
+    seconds("seconds_predicted_forward", one.forward_seconds, "predicted time of the forward pass");
+    seconds("seconds_predicted_backward", one.backward_seconds, "predicted time of the backward pass");
+    seconds("seconds_estimated", one.estimated_seconds, "both passes by one rank, as if all did the same");
+    visit("memory", one.memory, "B", "of the fullest rank; 0: not looked at");
+    visit("memory_attention", one.attention_memory, "B", "the part of it that one attention takes");
+    visit("memory_device", one.machine->capacity.device, "B", "of one device");
+    visit("uncertainty", one.margin().value_or(NAN), "1",
+          "nine of ten measured rings took within this share of the predicted time, or what the machine file assumes; "
+          "NaN: none were measured");
+    visit("reason", one.reason, "1", "in words: where its time goes, or why it is not ranked");
+}
+
 Json json_of(const Advised& one) {
     Json entry;
-    entry["machine"] = one.machine->name;
-    entry["mask"] = one.which.mask;
-    entry["layout"] = one.which.layout;
-    entry["schedule"] = one.which.schedule;
-    entry["ranks"] = one.which.ranks;
-    entry["rings"] = one.rings;
-    entry["batch_of_ring"] = one.batch;
-    entry["tokens"] = one.which.tokens;
-    entry["reason"] = one.reason;
-    if (one.memory > 0) entry["memory_bytes"] = one.memory;
-    if (one.memory > 0) entry["attention_memory_bytes"] = one.attention_memory;
-    entry["device_memory_bytes"] = one.machine->capacity.device;
-    if (one.method == Advised::Method::none) return entry;
-    entry["forward_seconds"] = one.forward_seconds;
-    entry["backward_seconds"] = one.backward_seconds;
-    entry["total_seconds"] = one.seconds();
-    entry["method"] = to_string(one.method);
-    entry["estimated_seconds"] = one.estimated_seconds;
+    for_each_field(one, [&](const char* name, const auto& value, const char*, const char*) { entry[name] = value; });
     if (one.causes)
-        for (const auto& [name, seconds] : cause_seconds(*one.causes, one.verdict == Advised::Verdict::ranked))
-            entry["seconds_by_cause"][name] = seconds;
-    const auto margin = one.margin();
-    entry["uncertainty"] = margin ? Json(*margin) : Json(nullptr);
+        for (const auto& [name, seconds] : shares_of(*one.causes))
+            if (one.verdict == Advised::Verdict::ranked || seconds != 0) entry["seconds_by_cause"][name] = seconds;
     return entry;
 }
 
@@ -176,7 +177,6 @@ std::string advice_text(const Advice& advice, const Question& question) {
         if (ranked[i]->causes) add_causes(causes, *ranked[i], i + 1);
     }
     std::string text = ranked.empty() ? "" : fmt::format("{}\n{}", table.text(), row_definitions);
-    text += pair_text(advice);
     if (advice.least_seconds)
         text += fmt::format(
             "Bound: the packing's work takes {} ms if it is spread evenly over the ranks, no document is cut and "
@@ -212,12 +212,6 @@ std::string advice_json(const Advice& advice, const Question& question) {
         json["machines"].push_back(std::move(entry));
     }
     json["least_seconds"] = advice.least_seconds ? Json(*advice.least_seconds) : Json(nullptr);
-    json["two_schedules"] = nullptr;
-    if (const auto pair = advice.best_pair())
-        json["two_schedules"] = {
-            {"machine", pair->forward->machine->name},    {"layout", pair->forward->which.layout},
-            {"ranks", pair->forward->which.ranks},        {"forward", pair->forward->which.schedule},
-            {"backward", pair->backward->which.schedule}, {"total_seconds", pair->seconds()}};
     for (const auto verdict : {Advised::Verdict::ranked, Advised::Verdict::estimated, Advised::Verdict::too_large,
                                Advised::Verdict::outrun, Advised::Verdict::impossible}) {
         auto& list = json[to_string(verdict)] = Json::array();
@@ -227,40 +221,12 @@ std::string advice_json(const Advice& advice, const Question& question) {
     return json.dump(2) + "\n";
 }
 
-void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem& problem, std::int64_t place) {
+void describe_advised(RunWriter& run, const Advised& one, std::int64_t place) {
     run.attribute("place", place, "1", "1 is the quickest; 0: not ranked");
-    run.attribute("verdict", std::string(to_string(one.verdict)), "1",
-                  "ranked: by the simulator; estimated: not simulated, may be among the first; outrun: cannot be among "
-                  "the first; does not fit; impossible");
-    run.attribute("machine", one.machine->name, "1", "machine file");
-    run.attribute("mask", one.which.mask, "1", "who sees whom, as given");
-    run.attribute("layout", one.which.layout, "1", "which rank owns which tokens");
-    run.attribute("algorithm", one.which.schedule, "1", "schedule that brings queries and keys together");
-    run.attribute("ranks", one.which.ranks, "1", "ring size P");
-    run.attribute("rings", one.rings, "1", "side by side on the GPUs");
-    run.attribute("batch", one.batch, "1", "sequences that each ring takes");
-    run.attribute("tokens", one.which.tokens, "1", "of a sequence");
-    run.attribute("query_heads", problem.query_heads, "1", "heads of q and o");
-    run.attribute("kv_heads", problem.kv_heads, "1", "heads of k and v");
-    run.attribute("head_dim", problem.head_dim, "1", "size of a query or key");
-    run.attribute("value_dim", problem.value_dim, "1", "size of a value");
-    run.attribute("method", std::string(to_string(one.method)), "1",
-                  "events: simulated; unshared: one rank, set right by all; one rank: as if all did the same");
-    const auto seconds = [&](const char* name, double value, const char* description) {
-        run.attribute(name, one.method == Advised::Method::none ? NAN : value, "s", description);
-    };
-    seconds("seconds_predicted_forward", one.forward_seconds, "predicted time of the forward pass");
-    seconds("seconds_predicted_backward", one.backward_seconds, "predicted time of the backward pass");
-    run.attribute("seconds_estimated", one.estimated_seconds > 0 ? one.estimated_seconds : NAN, "s",
-                  "both passes by one rank, as if all did the same");
+    for_each_field(one, [&](const char* name, const auto& value, const char* unit, const char* description) {
+        run.attribute(name, value, unit, description);
+    });
     if (one.causes && one.verdict == Advised::Verdict::ranked) describe_causes(run, {}, *one.causes);
-    run.attribute("memory", one.memory, "B", "of the fullest rank; 0: not looked at");
-    run.attribute("memory_attention", one.attention_memory, "B", "the part of it that one attention takes");
-    run.attribute("memory_device", one.machine->capacity.device, "B", "of one device");
-    run.attribute("uncertainty", one.margin().value_or(NAN), "1",
-                  "nine of ten measured rings took within this share of the predicted time, or what the machine file "
-                  "assumes; NaN: none were measured");
-    run.attribute("reason", one.reason, "1", "in words: where its time goes, or why it is not ranked");
 }
 
 }  // namespace ringlab::experiments

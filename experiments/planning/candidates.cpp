@@ -81,16 +81,17 @@ std::vector<std::string> variants_of(const std::string& schedule, int ranks, con
     return names;
 }
 
-}  // namespace
-
-int gpus_of(const SweepConfig& sweep, int asked, const AdvisedMachine& machine) {
-    const auto most = machine.machine.gpus();
-    const auto largest = sweep.ranks.empty() ? 0 : *std::max_element(sweep.ranks.begin(), sweep.ranks.end());
-    const auto gpus = asked > 0 ? asked : largest > 0 ? largest : static_cast<int>(most);
-    require_machine_gpus(machine.machine, gpus, fmt::format("--{} {}", asked > 0 ? "gpus" : "ranks", gpus));
-    require(largest <= gpus, "--ranks {}: there are only {} --gpus", largest, gpus);
-    return gpus;
+/// Number of GPUs of the machine that are to be used.
+int gpus_of(const Config& config, const sim::Machine& machine) {
+    const auto& ranks = config.sweep.ranks;
+    const auto asked = config.advice.gpus, largest = ranks.empty() ? 0 : std::ranges::max(ranks);
+    if (asked == 0) return largest > 0 ? largest : static_cast<int>(machine.gpus());
+    require_machine_gpus(machine, asked, fmt::format("--gpus {}", asked));
+    require(largest <= asked, "--ranks {}: there are only {} --gpus", largest, asked);
+    return asked;
 }
+
+}  // namespace
 
 void set_floor(Advised& one, const layouts::Problem& problem) {
     try {
@@ -139,7 +140,7 @@ std::vector<Advised> variants(const Question& question, const Advised& one, cons
 
 std::vector<Advised> candidates(const Question& question, const AdvisedMachine& machine) {
     const auto& config = question.config;
-    const auto gpus = gpus_of(config.sweep, config.advice.gpus, machine);
+    const auto gpus = gpus_of(config, machine.machine);
     auto sizes = ring_sizes(config.sweep, gpus);
     std::sort(sizes.begin(), sizes.end(), std::greater<>());
     std::vector<Advised> all;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include "experiments/planning/advice.hpp"
+#include "sim/machine/options.hpp"
 
+#include <array>
 #include <vector>
 
 namespace ringlab::experiments {
@@ -28,7 +30,24 @@ inline constexpr int large_ring = 256;
 /// middle one; else the mean. Says so if it is impossible.
 void set_floor(Advised& one, const layouts::Problem& problem);
 
-/// Number of GPUs of the machine that are to be used.
-int gpus_of(const SweepConfig& sweep, int asked, const AdvisedMachine& machine);
+/// Seconds of both passes.
+struct Played {
+    std::array<double, 2> seconds{};
+    std::int64_t looked_at = 0;  ///< operations, of all ranks that were played
+};
+
+/// Predicts from some ranks, among which the slowest one is likely, each played as if all others did the same.
+Played play_some_ranks(const Advised& one, const Plan& plan, const sim::SimOptions& options);
+
+/// Predicts by the simulator. The operations are not counted.
+Played play_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
+
+/// Where the time of both passes goes, found in the same two ways.
+sim::Breakdown explain_by_some_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
+sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
+
+/// Estimated number of operations of all ranks in both passes, as if every rank has as many as the first, the middle or
+/// the last one, whichever has most.
+std::int64_t operations_of(const Plan& plan);
 
 }  // namespace ringlab::experiments

@@ -52,7 +52,7 @@ void ExecutionTraces::write(const Case& which) {
         for (std::size_t machine = 0; machine < predictor_.machines().size(); ++machine) {
             auto options = predictor_.options();
             options.placement = gpu_placement(config_.execution, which.ranks);
-            const sim::ChakraTraces traces(*schedule, predictor_.descriptions()[machine], options,
+            const sim::ChakraTraces traces(*schedule, predictor_.descriptions()[machine].machine, options,
                                            pass_name(which, *schedule, predictor_.machines()[machine]));
             for (int rank = 0; rank < traces.ranks(); ++rank) {
                 const auto bytes = traces.of_rank(rank);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -40,19 +41,29 @@ std::string machines_with(std::int64_t gpus, double memory_bytes) {
 
 }  // namespace
 
-sim::Machine described_machine(const std::string& file, const ExecutionConfig& config) {
-    auto machine = sim::load_machine(file);
-    if (config.mpi && processes::Session::current().rank() != 0) return machine;
-    for (const auto& note : machine.notes) fmt::print(stderr, "[note] {}: {}\n", file, note);
-    return machine;
+std::vector<DescribedMachine> described_machines(const Config& config) {
+    const bool says_notes = !config.execution.mpi || processes::Session::current().rank() == 0;
+    std::vector<DescribedMachine> all;
+    for (const auto& given : config.prediction.machines) {
+        const auto file = find_resource(given, "machines", ".toml");
+        const auto name = std::filesystem::path(file).stem().string();
+        require(std::ranges::find(all, name, &DescribedMachine::name) == all.end(),
+                "two machine files are named '{}'; the record needs different names", name);
+        const auto& machine = all.emplace_back(DescribedMachine{name, file, given, sim::load_machine(file)}).machine;
+        for (const auto& note : machine.notes)
+            if (says_notes) fmt::print(stderr, "[note] {}: {}\n", file, note);
+        for (const auto ranks : config.sweep.ranks)  // refuse now, not midway
+            require_machine_gpus(machine, ranks, fmt::format("--ranks {}", ranks));
+    }
+    return all;
 }
 
-void add_provenance(Provenance& provenance, const std::string& name, const std::string& file,
-                    const sim::Machine& machine) {
-    provenance.set_file("machine_" + name, file);
-    provenance.set("machine_" + name + "_text", machine.text);
-    if (const auto derived = sim::derived_text(machine); !derived.empty())
-        provenance.set("machine_" + name + "_derived", derived);
+void add_provenance(Provenance& provenance, const DescribedMachine& described) {
+    const auto entry = "machine_" + described.name;
+    provenance.set_file(entry, described.file);
+    provenance.set(entry + "_text", described.machine.text);
+    if (const auto derived = sim::derived_text(described.machine); !derived.empty())
+        provenance.set(entry + "_derived", derived);
 }
 
 std::string machine_line(const std::string& name) {

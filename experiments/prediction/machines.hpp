@@ -6,16 +6,24 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace ringlab::experiments {
 
-/// Loads a machine file that --machines names. Notes for the user go to stderr; under MPI the first process prints
-/// them. Throws Error as sim::load_machine does.
-sim::Machine described_machine(const std::string& file, const ExecutionConfig& config);
+/// A machine file that --machines names.
+struct DescribedMachine {
+    std::string name;   ///< without folder and ending
+    std::string file;   ///< its path
+    std::string given;  ///< as --machines names it
+    sim::Machine machine;
+};
+
+/// Loads what --machines names. Notes for the user go to stderr; under MPI the first process prints them. Throws Error
+/// as sim::load_machine() does, if two files have one name, or if a machine has fewer GPUs than one of --ranks.
+std::vector<DescribedMachine> described_machines(const Config& config);
 
 /// Path, digest and text of a machine's file, and the figures that were derived.
-void add_provenance(Provenance& provenance, const std::string& name, const std::string& file,
-                    const sim::Machine& machine);
+void add_provenance(Provenance& provenance, const DescribedMachine& described);
 
 /// What a machine file describes, in one line for --list: GPUs and links, how many of its figures were measured or
 /// fitted and how many assumed, and how far predictions on it were from measured rings. Throws Error if it cannot be

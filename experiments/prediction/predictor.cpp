@@ -1,44 +1,40 @@
 #include "experiments/prediction/predictor.hpp"
 
-#include "experiments/files/resources.hpp"
-#include "experiments/options/values.hpp"
 #include "experiments/prediction/causes.hpp"
-#include "experiments/prediction/machines.hpp"
 #include "experiments/study/describe.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/machine/topology.hpp"
 #include "sim/report/chrome_trace.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <sstream>
 
 namespace ringlab::experiments {
 namespace {
 
-/// Columns for a pass, or for "both", whose times are sums.
-void describe_percentiles(RunWriter& run, const std::vector<double>& seconds, const char* passes,
-                          const std::string& machine) {
-    for (const auto percent : disturbed_percents)
-        run.attribute(fmt::format("seconds_p{}_predicted_{}_{}", percent, passes, machine),
-                      percentile(seconds, percent), "s",
-                      fmt::format("{} % of the repeats of predicted/disturbed_makespan are quicker", percent));
+/// The place of a machine's and a pass's numbers in the datasets predicted/....
+std::vector<Dimension> place_of(const std::string& machine, layouts::Pass pass) {
+    return {Dimension::at("machine", machine), Dimension::at("pass", to_string(pass))};
 }
 
-constexpr const char* end_time_description = "end of the rank's last operation";
-constexpr const char* makespan_description = "end of the last operation of any rank";
-
-void write_scalar(RunWriter& run, const std::vector<Dimension>& place, const char* name, double value, const char* unit,
-                  const char* description) {
-    run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
-}
-
-std::vector<std::string> lane_names(const layouts::Schedule& schedule) {
-    std::vector<std::string> names;
-    for (layouts::Lane lane = 0; lane < schedule.lanes(); ++lane) names.push_back(schedule.lane_name(lane));
-    return names;
+/// Writes when the pass ends, the naive guesses, and what was assumed.
+void describe_totals(RunWriter& run, const std::vector<Dimension>& place, const layouts::Schedule& schedule,
+                     const sim::Prediction& predicted) {
+    const auto number = [&](const char* name, double value, const char* unit, const char* description) {
+        run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
+    };
+    number("flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
+    number("makespan", layouts::to_seconds(predicted.makespan), "s", "end of the last operation of any rank");
+    number("clock", predicted.clock, "1", "of attends, against that of the calibration");
+    number("naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
+           "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
+    number("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
+           "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
+    run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
+                "1", "what the prediction had to assume");
 }
 
 }  // namespace
@@ -49,7 +45,7 @@ Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass)
 
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
                                 const std::vector<RingRun>& rings) {
-    for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial, disturbed] : predicted) {
+    for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial] : predicted) {
         const auto add = [&](const char* what, double predicted_value, double measured_value) {
             run.attribute(
                 fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
@@ -69,38 +65,32 @@ Predictor::Predictor(const Config& config) : config_(config) {
     options_.compute = config.prediction.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
     options_.sharing = config.prediction.engine == "events";
     options_.clock = config.prediction.attend_clock();
-    for (const auto& name : config.prediction.machines) {
-        files_.push_back(find_resource(name, "machines", ".toml"));
-        names_.push_back(std::filesystem::path(files_.back()).stem());
-        machines_.push_back(described_machine(files_.back(), config.execution));
-        require(std::count(names_.begin(), names_.end(), names_.back()) == 1,
-                "two machine files are named '{}'; the record needs different names", names_.back());
-        for (const auto ranks : config.sweep.ranks)  // refuse now, not midway
-            require_machine_gpus(machines_.back(), ranks, fmt::format("--ranks {}", ranks));
+    for (auto& described : described_machines(config)) {
+        names_.push_back(described.name);
+        machines_.push_back(std::move(described));
     }
 }
 
 void Predictor::predict_as_configured(int threads) {
     options_.replicas = config_.execution.replicas;
-    rings_side_by_side_ = true;
-    disturbs_ = config_.prediction.disturbs();
+    as_configured_ = true;
     threads_ = threads;
     for (const auto ranks : config_.sweep.ranks) {  // refuse now, not midway
         constexpr auto most = std::int64_t{1} << 20;
         const auto all = std::int64_t{ranks} * config_.execution.replicas;
         require(all <= most, "{} rings of {} ranks are more than 2^20 GPUs", config_.execution.replicas, ranks);
         sim::Draws(config_.prediction.disturbance(config_.problem.seed), static_cast<int>(all), layouts::Pass::forward);
-        for (const auto& machine : machines_)
+        for (const auto& [name, file, given, machine] : machines_)
             require_machine_gpus(machine, all, fmt::format("{} rings of {} ranks", config_.execution.replicas, ranks));
         auto options = options_;
         options.placement = gpu_placement(config_.execution, ranks);
-        for (const auto& machine : machines_) sim::Topology(static_cast<int>(all), machine, options);
+        for (const auto& [name, file, given, machine] : machines_)
+            sim::Topology(static_cast<int>(all), machine, options);
     }
 }
 
 void Predictor::add_provenance(Provenance& provenance) const {
-    for (std::size_t i = 0; i < files_.size(); ++i)
-        experiments::add_provenance(provenance, names_[i], files_[i], machines_[i]);
+    for (const auto& described : machines_) experiments::add_provenance(provenance, described);
 }
 
 bool Predictor::traces(const std::string& run_name) {
@@ -131,122 +121,76 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
             column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
             if (plan.problem.rotary.rotates())
                 column("rotation",
-                       sim::rotation_seconds(*schedule, machines_[machine], schedule->layout().largest_shard()), "s",
+                       sim::rotation_seconds(*schedule, machines_[machine].machine, schedule->layout().largest_shard()),
+                       "s",
                        "what rotates q and k before the forward pass, dq and dk behind the backward pass, on the rank "
                        "with most tokens; no part of seconds_predicted");
         }
-    for (std::size_t i = 0; disturbs_ && plan.backward && i < all.size(); i += 2) {
-        auto both = all[i].disturbed;
-        for (std::size_t k = 0; k < both.size(); ++k) both[k] += all[i + 1].disturbed[k];
-        describe_percentiles(run, both, "both", all[i].machine);
-    }
     return all;
 }
 
-std::vector<Dimension> Predictor::place_of(std::size_t machine, layouts::Pass pass) const {
-    return {Dimension::at("machine", names_[machine]), Dimension::at("pass", to_string(pass))};
-}
-
-void Predictor::write_by_rank(RunWriter& run, std::vector<Dimension> place, const char* name,
-                              const std::vector<layouts::Picoseconds>& times, const char* description) const {
-    std::vector<double> seconds;
-    for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
-    const auto rings = std::int64_t{options_.replicas};
-    if (rings > 1) place.push_back({"replica", rings});
-    place.push_back({"rank", static_cast<std::int64_t>(times.size()) / rings});
-    run.dataset(fmt::format("predicted/{}", name), std::move(seconds), place, "s", description);
-}
-
-/// Writes how the ranks spend their time, when the pass ends, and the naive guesses.
-void Predictor::write_totals(RunWriter& run, const std::vector<Dimension>& place,
-                             const sim::Prediction& predicted) const {
-    const auto total = [&](const char* name, auto member, const char* description) {
-        std::vector<layouts::Picoseconds> times;
-        for (const auto& rank : predicted.ranks) times.push_back(rank.*member);
-        write_by_rank(run, place, name, times, description);
-    };
-    total("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
-    total("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
-    total("waiting_time", &layouts::RankTotals::waiting,
-          "time during which some transfer of the rank waits for its peer, and none moves");
-    total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
-    total("end_time", &layouts::RankTotals::end, end_time_description);
-    write_scalar(run, place, "makespan", layouts::to_seconds(predicted.makespan), "s", makespan_description);
-    write_scalar(run, place, "clock", predicted.clock, "1", "of attends, against that of the calibration");
-    write_scalar(run, place, "naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
-                 "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
-    write_scalar(run, place, "naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
-                 "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
-    run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
-                "1", "what the prediction had to assume");
-}
-
-/// For the trace; takes the prediction's timeline.
-void Predictor::keep_predicted(std::string name, const layouts::Schedule& schedule, sim::Prediction& predicted) {
-    kept_.push_back(
-        {std::move(name), std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
-}
-
 Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
-                                      std::size_t machine) {
+                                      std::size_t machine_index) {
     const auto pass = schedule.options().pass;
-    const auto place = place_of(machine, pass);
-    write_scalar(run, place, "flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
-    const bool keeps_trace = traces(run_name);
+    const auto& [name, file, given, machine] = machines_[machine_index];
+    const auto gpus = schedule.ranks() * options_.replicas;
+    const auto place = place_of(name, pass);
+    const bool keeps_trace = traces(run_name), keeps_spans = gpus <= config_.prediction.span_ranks;
     auto options = options_;
-    if (rings_side_by_side_) options.placement = gpu_placement(config_.execution, schedule.ranks());
-    const bool keeps_spans = schedule.ranks() * options.replicas <= config_.prediction.span_ranks;
+    if (as_configured_) options.placement = gpu_placement(config_.execution, schedule.ranks());
     options.trace = keeps_trace || keeps_spans;
-    auto predicted = sim::simulate(schedule, machines_[machine], options);
-    write_totals(run, place, predicted);
-    if (schedule.ranks() * options.replicas <= config_.prediction.cause_ranks)
-        describe_causes(run, place, sim::break_down(schedule, machines_[machine], options, predicted));
-    if (keeps_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
-    if (keeps_trace)
-        keep_predicted(fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)), schedule,
-                       predicted);
-    std::vector<double> disturbed;
-    if (disturbs_) disturbed = predict_disturbed(run, schedule, machine, options);
-    if (disturbs_ && keeps_trace) {
-        options.jitter = config_.prediction.disturbance(config_.problem.seed);
-        auto first = sim::simulate(schedule, machines_[machine], options);
-        keep_predicted(fmt::format("disturbed on {}: {}, {}", names_[machine], run_name, to_string(pass)), schedule,
-                       first);
-    }
+    auto predicted = sim::simulate(schedule, machine, options);
     std::vector<double> compute;
     for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
-    return {names_[machine],
+    describe_totals(run, place, schedule, predicted);
+    auto by_rank = place;
+    if (options.replicas > 1) by_rank.push_back({"replica", options.replicas});
+    by_rank.push_back({"rank", schedule.ranks()});
+    run.dataset("predicted/compute_time", compute, by_rank, "s", "time of the rank's compute lane at work");
+    if (gpus <= config_.prediction.cause_ranks)
+        describe_causes(run, place, sim::break_down(schedule, machine, options, predicted));
+    if (keeps_spans) run.timeline(name, to_string(pass), predicted.timeline);
+    if (keeps_trace)
+        keep("predicted on " + name, run_name, schedule, std::move(predicted.timeline),
+             std::move(predicted.host_issue));
+    if (as_configured_ && config_.prediction.disturbs())
+        predict_disturbed(run, run_name, schedule, machines_[machine_index], options);
+    return {name,
             pass,
             layouts::to_seconds(predicted.makespan),
             layouts::imbalance(compute),
-            *std::max_element(compute.begin(), compute.end()),
+            std::ranges::max(compute),
             layouts::to_seconds(predicted.naive_overlapped),
-            layouts::to_seconds(predicted.naive_serial),
-            std::move(disturbed)};
+            layouts::to_seconds(predicted.naive_serial)};
 }
 
-std::vector<double> Predictor::predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
-                                                 const sim::SimOptions& options) const {
-    const auto* pass = to_string(schedule.options().pass);
-    auto disturbed = options;
-    disturbed.jitter = config_.prediction.disturbance(config_.problem.seed);
+void Predictor::predict_disturbed(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                                  const DescribedMachine& on, sim::SimOptions options) {
+    options.jitter = config_.prediction.disturbance(config_.problem.seed);
+    const auto repeats = config_.execution.repeats;
     std::vector<double> seconds;
-    for (const auto makespan :
-         sim::simulate_repeatedly(schedule, machines_[machine], disturbed, config_.execution.repeats, threads_))
+    for (const auto makespan : sim::simulate_repeatedly(schedule, on.machine, options, repeats, threads_))
         seconds.push_back(layouts::to_seconds(makespan));
-    run.dataset(
-        "predicted/disturbed_makespan", seconds,
-        {Dimension::at("machine", names_[machine]), Dimension::at("pass", pass), {"repeat", config_.execution.repeats}},
-        "s", "end of the last operation of any rank, with stragglers and noise drawn anew in each repeat");
-    describe_percentiles(run, seconds, pass, names_[machine]);
-    return seconds;
+    auto place = place_of(on.name, schedule.options().pass);
+    place.push_back({"repeat", repeats});
+    run.dataset("predicted/disturbed_makespan", std::move(seconds), place, "s",
+                "end of the last operation of any rank, with stragglers and noise drawn anew in each repeat");
+    if (!traces(run_name)) return;
+    auto first = sim::simulate(schedule, on.machine, options);
+    keep("disturbed on " + on.name, run_name, schedule, std::move(first.timeline), std::move(first.host_issue));
+}
+
+void Predictor::keep(const std::string& what, const std::string& run_name, const layouts::Schedule& schedule,
+                     layouts::Timeline timeline, std::vector<layouts::Interval> host_issue) {
+    std::vector<std::string> lane_names;
+    for (layouts::Lane lane = 0; lane < schedule.lanes(); ++lane) lane_names.push_back(schedule.lane_name(lane));
+    kept_.push_back({fmt::format("{}: {}, {}", what, run_name, to_string(schedule.options().pass)), std::move(timeline),
+                     std::move(host_issue), std::move(lane_names)});
 }
 
 void Predictor::keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
                               const layouts::Timeline& timeline) {
-    const auto* pass = to_string(schedule.options().pass);
-    if (traces(run_name))
-        kept_.push_back({fmt::format("measured: {}, {}", run_name, pass), timeline, {}, lane_names(schedule)});
+    if (traces(run_name)) keep("measured", run_name, schedule, timeline, {});
 }
 
 void Predictor::write_trace() const {

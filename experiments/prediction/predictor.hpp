@@ -3,13 +3,11 @@
 #include "experiments/execution/ring_run.hpp"
 #include "experiments/options/case.hpp"
 #include "experiments/options/config.hpp"
-#include "experiments/record/provenance.hpp"
+#include "experiments/prediction/machines.hpp"
 #include "experiments/record/record.hpp"
-#include "sim/machine/machine.hpp"
 #include "sim/play/simulate.hpp"
 
 #include <array>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,16 +37,13 @@ class Predictor {
 public:
     explicit Predictor(const Config& config);
 
-    /// Names of the machine files without folder and ending, as in the record.
+    /// Names of the machine files, as in the record.
     const std::vector<std::string>& machines() const { return names_; }
 
-    /// The machines, and the options with which passes are simulated on them.
-    const std::vector<sim::Machine>& descriptions() const { return machines_; }
-    const sim::SimOptions& options() const { return options_; }
+    const std::vector<DescribedMachine>& descriptions() const { return machines_; }
 
-    /// Predicts passes that are repeated without end at the clock that power then allows. With pauses between passes,
-    /// part of each pause is spent in other attends.
-    void predict_repeated(const Repetition& passes) { repeat(options_, passes); }
+    /// With which passes are simulated on them.
+    const sim::SimOptions& options() const { return options_; }
 
     /// Predicts also what only an experiment without measurements can choose: rings side by side, and disturbances, in
     /// repeats on up to `threads` threads.
@@ -65,11 +60,8 @@ public:
         layouts::Pass pass;
         double seconds;
         double balance, compute, naive_overlapped, naive_serial;
-        std::vector<double> disturbed{};  ///< seconds of each repeat
     };
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
-    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
-                    std::size_t machine);
 
     /// A measured timeline for the trace, to stand beside the predicted ones.
     void keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
@@ -86,26 +78,27 @@ private:
         std::vector<std::string> lane_names;
     };
 
+    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                    std::size_t machine);
+
+    /// Keeps the timelines of the first run that asks, if there is to be a trace.
     bool traces(const std::string& run_name);
-    std::vector<Dimension> place_of(std::size_t machine, layouts::Pass pass) const;
-    void write_by_rank(RunWriter& run, std::vector<Dimension> place, const char* name,
-                       const std::vector<layouts::Picoseconds>& times, const char* description) const;
-    void write_totals(RunWriter& run, const std::vector<Dimension>& place, const sim::Prediction& predicted) const;
-    void keep_predicted(std::string name, const layouts::Schedule& schedule, sim::Prediction& predicted);
-    std::vector<double> predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
-                                          const sim::SimOptions& options) const;
+    void predict_disturbed(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                           const DescribedMachine& on, sim::SimOptions options);
+    void keep(const std::string& what, const std::string& run_name, const layouts::Schedule& schedule,
+              layouts::Timeline timeline, std::vector<layouts::Interval> host_issue);
 
     const Config& config_;
     sim::SimOptions options_;
-    bool rings_side_by_side_ = false, disturbs_ = false;
+    bool as_configured_ = false;
     int threads_ = 1;
-    std::vector<std::string> files_, names_;
-    std::vector<sim::Machine> machines_;
+    std::vector<DescribedMachine> machines_;
+    std::vector<std::string> names_;
     std::string traced_run_;  // the first; empty: none yet
     std::vector<Kept> kept_;
 };
 
-/// Percentiles of disturbed times that tables and records give.
+/// Percentiles of disturbed times that tables give.
 inline constexpr int disturbed_percents[] = {5, 50, 95, 99};
 
 /// Adds to the run, for each figure with a measured counterpart, a column with the error of prediction.

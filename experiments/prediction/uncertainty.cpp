@@ -18,17 +18,6 @@
 namespace ringlab::experiments {
 namespace {
 
-const std::string digest_ending = "_sha256", machine_beginning = "machine_";
-
-/// SHA-256 by name of the machine file, from what the record keeps of the files that were read.
-std::map<std::string, std::string> machine_digests(const hdf5::Group& provenance,
-                                                   const std::vector<std::string>& names) {
-    std::map<std::string, std::string> digests;
-    for (const auto& name : names)
-        if (!digests.contains(name)) digests[name] = provenance.text(machine_beginning + name + digest_ending);
-    return digests;
-}
-
 const std::string scores_name = "scores";
 
 /// Sorted.
@@ -63,19 +52,6 @@ bool is_fitted_to_gpus(const sim::Machine& machine) {
     return machine.has_gpus() && machine.hosts == 1 && any("fitted") && !any("assumed");
 }
 
-/// How many rings lie within the margin of those that judge them: of those for which `judges(other, ring)`.
-Coverage coverage_by(const std::vector<ScoredRing>& rings, auto&& judges) {
-    Coverage found;
-    for (const auto& ring : rings) {
-        const auto others = rings_of(rings, [&](const auto& other) { return judges(other, ring); });
-        if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
-            ++found.all;
-            found.within += ring.deviation() <= *u;
-        }
-    }
-    return found;
-}
-
 }  // namespace
 
 double ScoredRing::deviation() const {
@@ -93,38 +69,46 @@ Scores load_scores(const std::string& path) {
     require(file.contains("runs/measured_record"),
             "{}: not a record of scores, which `validate --measured all` writes: it has no column measured_record",
             path);
-    const auto texts = [&](const char* column) { return file.dataset(fmt::format("runs/{}", column)).texts(); };
+    const auto texts = [&](const char* column) { return file.dataset(std::string("runs/") + column).texts(); };
     const auto numbers = [&](const std::string& column) { return file.dataset("runs/" + column).doubles(); };
-    const auto names = texts("name"), records = texts("measured_record"), machines = texts("machine"),
-               transports = texts("transport"), shapes = texts("shape"), layouts = texts("layout"),
-               schedules = texts("algorithm");
-    const auto tokens = numbers("tokens"), ranks = numbers("ranks"), densities = numbers("density");
-    std::vector<ScoredRing> all;
-    for (std::size_t i = 0; i < names.size(); ++i)
-        all.push_back({.run = names[i],
-                       .record = records[i],
-                       .machine = machines[i],
-                       .transport = transports[i],
-                       .shape = shapes[i],
-                       .layout = layouts[i],
-                       .schedule = schedules[i],
-                       .tokens_per_rank = std::llround(tokens[i]) / std::llround(ranks[i]),
-                       .density = densities[i]});
-    for (std::size_t pass = 0; pass < 2; ++pass) {
-        const auto column = [&](const char* what) {
-            return numbers(fmt::format("{}_{}", what, pass == 0 ? "forward" : "backward"));
-        };
-        const auto measured = column("seconds_measured"), predicted = column("seconds_predicted"),
-                   overlapped = column("error_overlapped"), serial = column("error_serial"),
-                   recorded = column("error_recorded");
-        for (std::size_t i = 0; i < names.size(); ++i)
-            all[i].passes[pass] = {measured[i], predicted[i], overlapped[i], serial[i], recorded[i]};
-    }
+    const auto machines = texts("machine");
+    std::vector<ScoredRing> all(machines.size());
+    const auto put = [&](const auto& values, auto ScoredRing::*field) {
+        for (std::size_t i = 0; i < all.size(); ++i) all[i].*field = values[i];
+    };
+    put(machines, &ScoredRing::machine);
+    put(texts("name"), &ScoredRing::run);
+    put(texts("measured_record"), &ScoredRing::record);
+    put(texts("transport"), &ScoredRing::transport);
+    put(texts("shape"), &ScoredRing::shape);
+    put(texts("mask"), &ScoredRing::mask);
+    put(texts("layout"), &ScoredRing::layout);
+    put(texts("algorithm"), &ScoredRing::schedule);
+    put(numbers("density"), &ScoredRing::density);
+    const auto put_of_passes = [&](const std::string& column, double ScoredPass::*field) {
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+            if (!file.contains("runs/" + column + "_" + to_string(pass))) continue;  // scores from before it was kept
+            const auto values = numbers(column + "_" + to_string(pass));
+            for (std::size_t i = 0; i < all.size(); ++i)
+                all[i].passes[static_cast<std::size_t>(pass)].*field = values[i];
+        }
+    };
+    put_of_passes("seconds_measured", &ScoredPass::measured);
+    put_of_passes("spread_measured", &ScoredPass::spread);
+    put_of_passes("seconds_predicted", &ScoredPass::predicted);
+    put_of_passes("error_overlapped", &ScoredPass::overlapped);
+    put_of_passes("error_serial", &ScoredPass::serial);
+    put_of_passes("error_recorded", &ScoredPass::recorded);
+    put_of_passes("error_compute", &ScoredPass::compute);
+    put_of_passes("error_balance", &ScoredPass::balance);
+    const auto tokens = numbers("tokens"), ranks = numbers("ranks"), warm = numbers("warm");
     Scores scores;
-    const auto warm = numbers("warm");
-    for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        all[i].tokens_per_rank = std::llround(tokens[i]) / std::llround(ranks[i]);
         (warm[i] == 0 ? scores.rings : scores.warm).push_back(std::move(all[i]));
-    scores.machine_digests = machine_digests(file.group("provenance/0"), machines);
+    }
+    for (const auto& name : std::set(machines.begin(), machines.end()))
+        scores.machine_digests[name] = file.group("provenance/0").text(fmt::format("machine_{}_sha256", name));
     return scores;
 }
 
@@ -153,14 +137,18 @@ std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t 
     return std::max(bin.empty() ? 0 : bin.back(), quantile(wider.size() >= enough_rings ? wider : all));
 }
 
-Coverage coverage(const std::vector<ScoredRing>& rings) {
-    return coverage_by(rings, [](const auto& other, const auto& ring) { return other.machine == ring.machine; });
-}
-
-Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings) {
-    return coverage_by(rings, [](const auto& other, const auto& ring) {
-        return other.machine == ring.machine && other.record != ring.record;
-    });
+Coverage coverage(const std::vector<ScoredRing>& rings, bool held_out) {
+    Coverage found;
+    for (const auto& ring : rings) {
+        const auto others = rings_of(rings, [&](const auto& other) {
+            return other.machine == ring.machine && !(held_out && other.record == ring.record);
+        });
+        if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
+            ++found.all;
+            found.within += ring.deviation() <= *u;
+        }
+    }
+    return found;
 }
 
 double Uncertainty::mean() const {

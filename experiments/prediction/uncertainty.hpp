@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,10 +17,13 @@ namespace ringlab::experiments {
 /// One pass of a ring: measured, and predicted by today's model.
 struct ScoredPass {
     double measured = 0;    ///< seconds: median of the slowest rank
+    double spread = 0;      ///< of the measurements: distance of the quartiles over the median
     double predicted = 0;   ///< seconds
     double overlapped = 0;  ///< relative error of the naive guess that transfers hide behind compute
     double serial = 0;      ///< relative error of the naive guess that nothing hides
     double recorded = 0;    ///< relative error that the record keeps, by the model of its day; NaN: it keeps none
+    /// Of the busiest rank's compute, relative, and of the balance, predicted less measured; NaN: not known.
+    double compute = std::numeric_limits<double>::quiet_NaN(), balance = compute;
 
     double error() const { return predicted / measured - 1; }
 };
@@ -29,7 +33,7 @@ struct ScoredRing {
     std::string run;      ///< its name in the record of scores
     std::string record;   ///< where it was measured, without folder and ending
     std::string machine;  ///< the machine file, without folder and ending
-    std::string transport, shape, layout, schedule;
+    std::string transport, shape, mask, layout, schedule;
     std::int64_t tokens_per_rank = 0;
     double density = 0;                  ///< see density()
     std::array<ScoredPass, 2> passes{};  ///< forward, backward
@@ -79,10 +83,9 @@ std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t 
 struct Coverage {
     std::size_t within = 0, all = 0;
 };
-/// Counts by margins from all rings of the same machine file, including the ring itself.
-Coverage coverage(const std::vector<ScoredRing>& rings);
-/// Counts by margins from rings of other records of the same machine file. Rings with too few others are left out.
-Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings);
+/// Counts by margins from all rings of the same machine file, including the ring itself; or, held out, from rings of
+/// other records of the same machine file. Rings with too few others are left out.
+Coverage coverage(const std::vector<ScoredRing>& rings, bool held_out);
 
 /// How far off predictions of rings on a machine were, or are assumed to be.
 struct Uncertainty {

@@ -20,29 +20,6 @@ const std::string whole_model = "none";
 using SetKey = std::tuple<std::string, std::int64_t>;
 using ErrorSets = std::map<SetKey, std::vector<double>>;
 
-/// Adds the errors of a record's rings, as they are predicted without each of `terms`, to `errors` of that term.
-void add_errors(const ScoredRecord& record, const std::vector<std::string>& terms,
-                std::map<std::string, ErrorSets>& errors, Progress& progress) {
-    std::map<std::pair<std::string, std::string>, sim::Machine> machines;  // by transport and term
-    for (const auto& [transport, machine] : load_machines(record))
-        for (const auto& term : terms) {
-            auto& changed = machines.emplace(std::pair{transport, term}, machine).first->second;
-            if (term != whole_model) sim::find_term(term).remove(changed);
-        }
-    for_each_ring(record, record.left_out, progress, [&](MeasuredRing& ring) {
-        const auto& which = ring.which();
-        const SetKey key{which.transport, length_bin(ring.plan.problem.tokens / which.which.ranks).least};
-        for (const auto pass : both_passes) {
-            const auto measured = measured_pass(ring.run, pass);
-            for (const auto& term : terms) {
-                const auto predicted =
-                    sim::simulate(*ring.plan.schedule(pass), machines.at({which.transport, term}), measured.options());
-                errors[term][key].push_back(layouts::to_seconds(predicted.makespan) / measured.seconds - 1);
-            }
-        }
-    });
-}
-
 }  // namespace
 
 std::vector<std::string> terms_named(const std::vector<std::string>& names) {
@@ -57,12 +34,23 @@ std::vector<std::string> terms_named(const std::vector<std::string>& names) {
 }
 
 std::string score_without(Record& scores, const std::vector<ScoredRecord>& records,
-                          const std::vector<std::string>& terms, Progress& progress) {
+                          const std::vector<std::string>& terms) {
     std::vector<std::string> variants{whole_model};
     variants.insert(variants.end(), terms.begin(), terms.end());
     std::map<std::string, ErrorSets> errors;
-    for (const auto& record : records)
-        if (record.why_not.empty()) add_errors(record, variants, errors, progress);
+    for_each_ring(records, false, [&](const auto&, const auto& ring, const auto& plan, const auto& machine) {
+        const auto& which = ring.which;
+        const SetKey key{which.transport, length_bin(plan.problem.tokens / which.which.ranks).least};
+        for (const auto& term : variants) {
+            auto changed = machine;
+            if (term != whole_model) sim::find_term(term).remove(changed);
+            for (const auto pass : both_passes) {
+                const auto measured = measured_pass(ring.run, pass);
+                const auto predicted = sim::simulate(*plan.schedule(pass), changed, measured.options());
+                errors[term][key].push_back(layouts::to_seconds(predicted.makespan) / measured.seconds - 1);
+            }
+        }
+    });
 
     Table table;
     for (const auto& variant : variants) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "experiments/console/progress.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/validation/measured_rings.hpp"
 
@@ -16,6 +15,6 @@ std::vector<std::string> terms_named(const std::vector<std::string>& names);
 /// run for each term (and for none), transport and length: mean, 95th percentile and largest of the relative errors.
 /// What remains is not fitted again, so the loss is an upper bound of what a term is worth. Returns a table of it.
 std::string score_without(Record& scores, const std::vector<ScoredRecord>& records,
-                          const std::vector<std::string>& terms, Progress& progress);
+                          const std::vector<std::string>& terms);
 
 }  // namespace ringlab::experiments

@@ -1,126 +1,75 @@
 #include "experiments/validation/explain.hpp"
 
-#include "experiments/console/table.hpp"
 #include "experiments/prediction/uncertainty.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Picoseconds;
-using sim::Owner;
-
-/// A pass with its measured spans.
-struct TracedPass {
-    double seconds = 0;  ///< median of the slowest rank
-    sim::Replay replay;
-    double tokens;  ///< of the largest shard
-
-    /// From the last span of the traced pass to the end of the median pass, less what is predicted for it.
-    double late_end() const {
-        Picoseconds last = 0;
-        for (std::size_t rank = 0; rank < replay.last_ends().size(); ++rank)
-            last = std::max(last, replay.last_ends()[rank] + replay.end_of_pass(static_cast<int>(rank)));
-        return seconds - layouts::to_seconds(last);
-    }
-};
-
-struct TracedRing {
-    ThroughputCase ring;
-    Plan plan;
-    std::array<std::optional<TracedPass>, 2> passes{};
-};
-
-/// What passes of rings that power does not limit have in common.
-using PassKey = std::tuple<std::string, std::string, std::string, std::size_t>;
-PassKey key_of(const TracedRing& traced, std::size_t pass) {
-    return {traced.ring.transport, traced.ring.shape, traced.ring.kernels, pass};
+/// What the rank that ends last does up to its last span, and the rest of a pass of so many seconds.
+Shares parts_of(const layouts::Timeline& timeline, double seconds) {
+    const auto& last = *std::ranges::max_element(timeline.spans, {}, &layouts::Span::end);
+    auto parts = shares_of(layouts::time_of_rank(timeline, last.rank), last.end);
+    parts.emplace_back("rest", seconds - layouts::to_seconds(last.end));
+    return parts;
 }
 
-/// A line y = at_0 + slope * x through points that count with a weight; constant if all have the same x.
-struct Line {
-    double weights = 0, x = 0, y = 0, xx = 0, xy = 0;
-
-    void add(double at, double value, double weight) {
-        weights += weight;
-        x += weight * at;
-        y += weight * value;
-        xx += weight * at * at;
-        xy += weight * at * value;
-    }
-    double value(double at) const {
-        if (weights == 0) return 0;
-        const auto spread = xx - x * x / weights;
-        const auto slope = spread > 1e-9 * xx ? (xy - x * y / weights) / spread : 0;
-        return y / weights + slope * (at - x / weights);
-    }
-};
-
-std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<std::string, sim::Machine>& machines,
-                                     Progress& progress) {
-    std::vector<TracedRing> found;
-    bool has_spans = false;
-    for_each_ring(record, record.left_out, progress, [&](MeasuredRing& ring) {
-        auto& traced = found.emplace_back(TracedRing{ring.which(), std::move(ring.plan)});
-        for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
-            const auto& timeline = ring.run.of(both_passes[pass]).timeline();
-            if (timeline.spans.empty()) continue;
-            has_spans = true;
-            const auto measured = measured_pass(ring.run, both_passes[pass]);
-            traced.passes[pass].emplace(measured.seconds,
-                                        sim::Replay(*traced.plan.schedule(both_passes[pass]),
-                                                    machines.at(traced.ring.transport), measured.options(), timeline),
-                                        static_cast<double>(traced.plan.layout().largest_shard()));
-        }
-    });
-    require(has_spans, "{}: no pass of its rings has measured spans, which --explain replays", record.path);
+ExplainedPass explained(const ScoredRecord& record, const MeasuredRing& ring, const layouts::Schedule& schedule,
+                        const sim::Machine& machine) {
+    const auto pass = schedule.options().pass;
+    const auto measured = measured_pass(ring.run, pass);
+    auto options = measured.options();
+    options.trace = true;
+    options.fold = false;
+    const auto predicted = sim::simulate(schedule, machine, options);
+    ExplainedPass found{record.name, ring.which, pass, measured.seconds, layouts::to_seconds(predicted.makespan)};
+    found.differences = parts_of(predicted.timeline, found.predicted);
+    const auto parts = parts_of(ring.run.of(pass).timeline(), found.measured);
+    for (std::size_t i = 0; i < parts.size(); ++i) found.differences[i].second -= parts[i].second;
     return found;
 }
 
-/// The largest effect's owner, or "rest" if even that is smaller than what the replay does not reproduce.
-std::string owner_name(const sim::Attribution& found) {
-    const auto owner = found.largest();
-    return std::abs(found.effect(owner)) < std::abs(found.remainder) ? "rest" : sim::to_string(owner);
+void describe(RunWriter& run, const ExplainedPass& found) {
+    const std::string ending = to_string(found.pass);
+    run.attribute("seconds_measured_" + ending, found.measured, "s", "median, slowest rank");
+    run.attribute("seconds_predicted_" + ending, found.predicted, "s", "end of the last operation of any rank");
+    run.attribute("owner_" + ending, found.owner(), "1", "the part with the largest difference");
+    for (auto [name, seconds] : found.differences) {
+        std::ranges::replace(name, ' ', '_');
+        run.attribute(fmt::format("difference_{}_{}", name, ending), seconds, "s",
+                      "predicted less measured time of the rank that ends last");
+    }
 }
 
-/// "+3.1", in percent of the measured time.
-std::string share(double seconds, double measured) { return fmt::format("{:+.1f}", 100 * seconds / measured); }
-
 /// A row for each pass.
-std::string ring_table(const std::vector<ExplainedRing>& rings) {
+std::string pass_table(const std::vector<ExplainedPass>& passes) {
     Table table;
-    for (const auto& [record, ring, passes] : rings)
-        for (std::size_t pass = 0; pass < passes.size(); ++pass) {
-            if (!passes[pass]) continue;
-            const auto& found = *passes[pass];
-            table.start().cell("transport", ring.transport).cell("mask", ring.which.mask);
-            table.cell("schedule", ring.which.schedule).cell("layout", ring.which.layout);
-            table.cell("tokens", ring.which.tokens).cell("pass", to_string(both_passes[pass]));
-            table.cell("measured ms", found.measured * 1e3, "{:.4g}");
-            table.cell("error", share(found.predicted - found.measured, found.measured));
-            table.cell("owner", owner_name(found));
-            for (const auto owner : sim::owners)
-                table.cell(sim::to_string(owner), share(found.effect(owner), found.measured));
-            table.cell("rest", share(found.remainder, found.measured));
-        }
+    for (const auto& found : passes) {
+        const auto& which = found.ring.which;
+        table.start().cell("transport", found.ring.transport).cell("mask", which.mask).cell("schedule", which.schedule);
+        table.cell("layout", which.layout).cell("tokens", which.tokens).cell("pass", to_string(found.pass));
+        table.cell("measured ms", found.measured * 1e3, "{:.4g}");
+        add_cells(table, {{"error", found.predicted - found.measured}}, found.measured, "{:+.1f}");
+        table.cell("owner", found.owner());
+        add_cells(table, found.differences, found.measured, "{:+.1f}");
+    }
     return table.text();
 }
 
 /// A row for each record, transport, pass and length.
-std::string sum_table(const std::vector<ExplainedRing>& rings) {
-    std::map<std::tuple<std::string, std::string, std::size_t, std::int64_t>, std::vector<const sim::Attribution*>>
-        sets;
-    for (const auto& [record, ring, passes] : rings)
-        for (std::size_t pass = 0; pass < passes.size(); ++pass)
-            if (passes[pass])
-                sets[{record, ring.transport, pass, length_bin(ring.which.tokens / ring.which.ranks).least}].push_back(
-                    &*passes[pass]);
+std::string sum_table(const std::vector<ExplainedPass>& passes) {
+    std::map<std::tuple<std::string, std::string, layouts::Pass, std::int64_t>, std::vector<const ExplainedPass*>> sets;
+    for (const auto& one : passes)
+        sets[{one.record, one.ring.transport, one.pass, length_bin(one.ring.which.tokens / one.ring.which.ranks).least}]
+            .push_back(&one);
     Table table;
     for (const auto& [key, set] : sets) {
         // Means of relative values: without sign, and with it.
@@ -134,100 +83,53 @@ std::string sum_table(const std::vector<ExplainedRing>& rings) {
             return fmt::format("{:.1f} ({:+.1f})", 100 * sum / count, 100 * signed_sum / count);
         };
         const auto& [record, transport, pass, least] = key;
-        table.start().cell("record", record).cell("transport", transport).cell("pass", to_string(both_passes[pass]));
+        table.start().cell("record", record).cell("transport", transport).cell("pass", to_string(pass));
         table.cell("tokens per rank", length_bin(least).name).cell("passes", static_cast<std::int64_t>(set.size()));
         table.cell("error", mean([](const auto& one) { return one.predicted - one.measured; }));
-        for (const auto owner : sim::owners) {
-            const auto owned =
-                std::ranges::count_if(set, [&](const auto* one) { return owner_name(*one) == sim::to_string(owner); });
-            table.cell(sim::to_string(owner),
-                       fmt::format("{} {}", mean([&](const auto& one) { return one.effect(owner); }), owned));
+        for (std::size_t i = 0; i < set.front()->differences.size(); ++i) {
+            const auto& name = set.front()->differences[i].first;
+            const auto owned = std::ranges::count(set, name, [](const auto* one) { return one->owner(); });
+            table.cell(name,
+                       fmt::format("{} {}", mean([&](const auto& one) { return one.differences[i].second; }), owned));
         }
-        table.cell("rest", mean([](const auto& one) { return one.remainder; }));
     }
     return table.text();
 }
 
-void describe(RunWriter& run, const ExplainedRing& explained) {
-    const auto& [record, ring, passes] = explained;
-    describe_scored_ring(run, record, ring);
-    for (std::size_t pass = 0; pass < passes.size(); ++pass) {
-        const std::string ending = to_string(both_passes[pass]);
-        const auto found = passes[pass].value_or(sim::Attribution{.predicted = NAN, .measured = NAN, .remainder = NAN});
-        const auto seconds = [&](const std::string& name, double value, const std::string& description) {
-            run.attribute(name + "_" + ending, value, "s", description);
-        };
-        seconds("seconds_measured", found.measured, "median, slowest rank; NaN: the pass has no measured spans");
-        seconds("seconds_predicted", found.predicted, "end of the last operation of any rank");
-        run.attribute(
-            "owner_" + ending, passes[pass] ? owner_name(found) : "none", "1",
-            "part of the cost model with the largest effect; rest: the remainder is larger; none: the pass has no "
-            "measured spans");
-        for (const auto owner : sim::owners)
-            seconds(fmt::format("effect_{}", sim::to_string(owner)), passes[pass] ? found.effect(owner) : NAN,
-                    fmt::format("what the predicted time gains if what was measured replaces the model's: {}",
-                                sim::to_string(owner)));
-        seconds("remainder", found.remainder, "measured less predicted less all effects");
-    }
-}
-
 }  // namespace
 
-std::vector<ExplainedRing> explained_rings(const ScoredRecord& record, Progress& progress) {
-    const auto machines = load_machines(record);  // which the replays refer to
-    const auto rings = traced_rings(record, machines, progress);
+const std::string& ExplainedPass::owner() const {
+    return std::ranges::max_element(differences, {}, [](const auto& part) { return std::abs(part.second); })->first;
+}
 
-    std::map<std::pair<PassKey, std::string>, std::vector<double>> ratios;  // of attends; by mask
-    std::map<PassKey, Line> late_ends;                                      // by tokens of a rank
-    for (const auto& traced : rings)
-        for (std::size_t pass = 0; pass < traced.passes.size(); ++pass)
-            if (const auto& one = traced.passes[pass]; one && !one->replay.power_limits()) {
-                ratios[{key_of(traced, pass), traced.ring.which.mask}].push_back(one->replay.attend_ratio());
-                late_ends[key_of(traced, pass)].add(one->tokens, one->late_end(), 1 / (one->seconds * one->seconds));
-            }
-
-    std::vector<ExplainedRing> all;
-    for (const auto& traced : rings) {
-        progress.start(scored_name(record, traced.ring));
-        auto& explained = all.emplace_back(ExplainedRing{record.name, traced.ring});
-        for (std::size_t pass = 0; pass < traced.passes.size(); ++pass) {
-            if (!traced.passes[pass]) continue;
-            const auto& one = *traced.passes[pass];
-            const auto found = ratios.find({key_of(traced, pass), traced.ring.which.mask});
-            const auto ratio = found == ratios.end() ? one.replay.attend_ratio() : typical(found->second).median;
-            const auto late = late_ends[key_of(traced, pass)].value(one.tokens);
-            std::vector<Picoseconds> ends;
-            for (std::size_t rank = 0; rank < one.replay.last_ends().size(); ++rank)
-                ends.push_back(std::max<Picoseconds>(
-                    0, one.replay.end_of_pass(static_cast<int>(rank)) + layouts::to_picoseconds(late)));
-            explained.passes[pass] = one.replay.attribute(one.seconds, ends, ratio);
+std::vector<ExplainedPass> explained_passes(const std::vector<ScoredRecord>& records, Record* explained_record) {
+    std::vector<ExplainedPass> all;
+    std::set<std::string> with_spans;
+    for_each_ring(records, false, [&](const auto& record, const auto& ring, const auto& plan, const auto& machine) {
+        RunWriter run;
+        describe_scored_ring(run, record.name, ring.which);
+        for (const auto pass : both_passes) {
+            if (ring.run.of(pass).timeline().spans.empty()) continue;
+            with_spans.insert(record.name);
+            describe(run, all.emplace_back(explained(record, ring, *plan.schedule(pass), machine)));
         }
-        progress.finish();
-    }
+        if (explained_record) explained_record->commit(scored_name(record, ring.which), run);
+    });
+    for (const auto& record : records)
+        require(!record.why_not.empty() || with_spans.contains(record.name),
+                "{}: no pass of its rings has measured spans, which --explain needs", record.path);
     return all;
 }
 
-std::string explain(Record& explained, const std::vector<ScoredRecord>& records, Progress& progress) {
-    std::vector<ExplainedRing> all;
-    for (const auto& record : records) {
-        if (!record.why_not.empty()) continue;
-        for (auto& ring : explained_rings(record, progress)) {
-            RunWriter run;
-            describe(run, ring);
-            explained.commit(scored_name(record, ring.ring), run);
-            all.push_back(std::move(ring));
-        }
-    }
-    std::size_t without = 0;
-    for (const auto& ring : all)
-        for (const auto& pass : ring.passes) without += pass ? 0 : 1;
+std::string explain(Record& explained_record, const std::vector<ScoredRecord>& records) {
+    const auto all = explained_passes(records, &explained_record);
     return fmt::format(
-        "{}\n{}\nIn % of the measured time. error: predicted minus measured. Other columns: by how much the predicted "
-        "time grows if\nmeasured times replace the model's; their sum, with the rest, is measured minus predicted. "
-        "owner: the largest of them.\n"
-        "By length: mean without sign (with sign), and of how many passes it is the owner.\n"
-        "{} passes have no measured spans and are not explained.\n",
-        records.size() == 1 ? ring_table(all) : "", sum_table(all), without);
+        "{}\n{}\nIn % of the measured time. error: predicted minus measured. The other columns add up to it: the time "
+        "of the rank that\nends last, predicted minus measured; it computes, its host launches nothing in time, a "
+        "message moves and nothing is\ncomputed, or it waits for a peer; rest: what is behind the last operation, and "
+        "the difference between the traced pass\nand the median one. owner: the largest of them.\n"
+        "By length: mean without sign (with sign), and of how many passes it is the owner.\n",
+        records.size() == 1 ? pass_table(all) : "", sum_table(all));
 }
 
 }  // namespace ringlab::experiments

@@ -1,5 +1,6 @@
 #include "experiments/validation/measured_rings.hpp"
 
+#include "experiments/console/progress.hpp"
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/options/source.hpp"
@@ -30,7 +31,8 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
     return index(found - names.begin());
 }
 
-const std::string folder = "results", own_record = "scores";  // own_record is an output and holds no measurement
+const std::string folder = "results",
+                  own_record = "scores";  // own_record is an output and holds no measurement
 
 /// Names of records, and why they are not scored; "RECORD SCHEDULE" for its rings of a schedule, "RECORD SCHEDULE below
 /// TOKENS" for those with fewer tokens per rank.
@@ -98,13 +100,131 @@ std::string machine_of(const std::string& record, const std::string& transport) 
     const auto name = record.substr(begin, end == std::string::npos ? end : end - begin) + "_calibrated" +
                       (transport == "nccl" ? "_nccl" : "");
     const auto known = resources("machines", ".toml");
-    require(
-        std::find(known.begin(), known.end(), name) != known.end(),
-        "results/{}.h5 holds rings over {}, but there is no machine file {}.toml to score them on: calibrate one, or "
-        "list the record in results/not_scored.toml with the reason",
-        record, transport, name);
+    require(std::find(known.begin(), known.end(), name) != known.end(),
+            "results/{}.h5 holds rings over {}, but there is no machine file {}.toml to score them on: calibrate one, "
+            "or list the record in results/not_scored.toml with the reason",
+            record, transport, name);
     return name;
 }
+
+/// Reads the rings of a record.
+class RecordReader {
+public:
+    explicit RecordReader(const std::string& path) : path_(path), file_(open_record(path)) {
+        const auto experiment = file_.has("experiment") ? file_.text("experiment") : "";
+        require(experiment == "validate" || experiment == "throughput",
+                "--measured {}: it is no record of validate or throughput", path);
+        require(file_.contains("runs/name") && !texts("name").empty(), "--measured {}: the record has no finished run",
+                path);
+        require(file_.contains("spans/pool"),
+                "--measured {}: it was recorded before spans said what they move, and cannot be predicted again", path);
+        hot_ = hot_runs(file_);
+    }
+
+    std::vector<MeasuredRing> rings(const LeftOut& left_out) const {
+        const auto masks = texts("mask"), layouts = texts("layout"), schedules = texts("algorithm"),
+                   shapes = texts("shape"), transports = texts("transport"), kernels = texts("kernels"),
+                   kinds = texts("kind");
+        std::vector<MeasuredRing> rings;
+        for (std::size_t run = 0; run < kinds.size(); ++run) {
+            const auto ranks = whole("runs/ranks", run), tokens = whole("runs/tokens", run);
+            const auto changed = left_out.changed.find(schedules[run]);
+            const bool has_changed = changed != left_out.changed.end() && changed->second.concerns(tokens, ranks);
+            if (kinds[run] != "ring" || has_changed || (left_out.hot && hot_[run])) continue;
+            auto& ring = rings.emplace_back();
+            ring.which = {.shape = shapes[run],
+                          .transport = transports[run],
+                          .kernels = kernels[run],
+                          .gpus = static_cast<int>(whole("runs/gpus", run))};
+            ring.which.which.mask = masks[run];
+            ring.which.which.layout = layouts[run];
+            ring.which.which.schedule = schedules[run];
+            ring.which.which.ranks = static_cast<int>(ranks);
+            ring.which.which.tokens = tokens;
+            for (const auto pass : both_passes)
+                (pass == Pass::forward ? ring.run.forward : ring.run.backward) = pass_of(pass, run, ring.which);
+            ring.is_hot = hot_[run];
+            for (const auto& column : file_.group("runs").members())
+                if (column.starts_with("error_forward_") || column.starts_with("error_backward_"))
+                    ring.kept_errors[column.substr(column.find('_') + 1)] = number("runs/" + column, run);
+        }
+        return rings;
+    }
+
+private:
+    PassRun pass_of(Pass pass, std::size_t run, const ThroughputCase& which) const {
+        const std::string name = to_string(pass);
+        return {{timeline_of(pass, run, which.which.ranks)},
+                samples(name, run, which.gpus),
+                {},
+                {},
+                // Older records of throughput do not say what pauses there were between passes: none, then.
+                file_.contains("runs/period_" + name) ? number("runs/period_" + name, run) : 0};
+    }
+
+    /// Row `run` of a dataset (run, repeat, rank), without missing values at its end.
+    std::vector<std::vector<double>> samples(const std::string& pass, std::size_t run, int ranks) const {
+        const auto path = fmt::format("measured/{}/seconds", pass);
+        const auto shape = file_.dataset(path).shape();
+        const auto count = index(whole(fmt::format("lengths/measured/{}/repeat", pass), run));
+        const auto repeats = index(shape[1]), columns = index(shape[2]);
+        require(count > 0 && count <= repeats && index(ranks) <= columns, "'{}': {} of run {} is damaged", path_, path,
+                run);
+        std::vector<std::vector<double>> rows;
+        for (std::size_t repeat = 0; repeat < count; ++repeat) {
+            const auto* row = numbers(path).data() + (run * repeats + repeat) * columns;
+            rows.emplace_back(row, row + ranks);
+        }
+        return rows;
+    }
+
+    layouts::Timeline timeline_of(Pass pass, std::size_t run, int ranks) const {
+        layouts::Timeline timeline{ranks, {}};
+        const auto shape = file_.dataset("spans/count").shape();
+        const auto place = (run * index(shape[1]) + place_of(file_, "source", "measured")) * index(shape[2]) +
+                           place_of(file_, "pass", to_string(pass));
+        const auto column = [&](const char* name) -> const auto& { return numbers(fmt::format("spans/{}", name)); };
+        const auto first = index(std::llround(std::max(column("first")[place], 0.0)));
+        const auto count = index(std::llround(std::max(column("count")[place], 0.0)));
+        for (auto row = first; row < first + count; ++row) {
+            const auto time = [&](const char* name) { return layouts::to_picoseconds(column(name)[row]); };
+            const auto number = [&](const char* name) { return std::llround(column(name)[row]); };
+            layouts::Span span;
+            span.rank = static_cast<int>(number("rank"));
+            span.op = static_cast<layouts::OpIndex>(number("op"));
+            span.step = static_cast<int>(number("step"));
+            span.kind = static_cast<layouts::OpKind>(number("kind"));
+            span.lane = static_cast<layouts::Lane>(number("lane"));
+            span.pool = static_cast<layouts::Pool>(number("pool"));
+            span.peer = static_cast<int>(number("peer"));
+            span.block = static_cast<int>(number("block"));
+            span.pair_count = number("cells");
+            span.bytes = number("bytes");
+            span.posted = time("posted");
+            span.begin = time("begin");
+            span.end = time("end");
+            span.busy = time("busy");
+            timeline.spans.push_back(span);
+        }
+        return timeline;
+    }
+
+    std::vector<std::string> texts(const std::string& column) const { return file_.dataset("runs/" + column).texts(); }
+    double number(const std::string& path, std::size_t at) const { return numbers(path)[at]; }
+    std::int64_t whole(const std::string& path, std::size_t at) const { return std::llround(numbers(path)[at]); }
+
+    /// A whole dataset, read once.
+    const std::vector<double>& numbers(const std::string& path) const {
+        const auto [entry, is_new] = numbers_.try_emplace(path);
+        if (is_new) entry->second = file_.dataset(path).doubles();
+        return entry->second;
+    }
+
+    std::string path_;
+    hdf5::File file_;
+    std::vector<bool> hot_;  // by run
+    mutable std::map<std::string, std::vector<double>> numbers_;
+};
 
 }  // namespace
 
@@ -112,7 +232,8 @@ std::vector<bool> hot_runs(const hdf5::File& record) {
     const auto runs = index(record.dataset("runs/name").shape().front());
     std::vector<bool> hot(runs);
     if (!record.contains("measured/clocks/throttle_reasons")) return hot;
-    constexpr std::int64_t software_thermal = 0x20, hardware_thermal = 0x40;  // nvmlClocksEventReasons
+    constexpr std::int64_t software_thermal = 0x20,
+                           hardware_thermal = 0x40;  // nvmlClocksEventReasons
     const auto reasons = record.dataset("measured/clocks/throttle_reasons").integers();
     for (std::size_t i = 0; i < reasons.size(); ++i)
         if (reasons[i] > 0 && (reasons[i] & (software_thermal | hardware_thermal)) != 0)
@@ -120,136 +241,8 @@ std::vector<bool> hot_runs(const hdf5::File& record) {
     return hot;
 }
 
-RecordedRings::RecordedRings(const std::string& file, const LeftOut& left_out) : path_(file), file_(open_record(file)) {
-    require(
-        file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
-        "--measured {}: it is no record of validate or throughput", file);
-    require(file_.contains("runs/name") && !file_.dataset("runs/name").texts().empty(),
-            "--measured {}: the record has no finished run", file);
-    require(file_.contains("spans/pool"),
-            "--measured {}: it was recorded before spans said what they move, and cannot be predicted again", file);
-    const auto text = [&](const char* column) { return file_.dataset(std::string("runs/") + column).texts(); };
-    const auto masks = text("mask"), layouts = text("layout"), algorithms = text("algorithm"), shapes = text("shape"),
-               transports = text("transport"), kernels = text("kernels"), kinds = text("kind");
-    const auto whole = [&](const char* column) { return file_.dataset(std::string("runs/") + column).integers(); };
-    const auto ranks = whole("ranks"), tokens = whole("tokens"), gpus = whole("gpus");
-    hot_ = hot_runs(file_);
-    for (std::size_t run = 0; run < masks.size(); ++run) {
-        if (kinds[run] != "ring" || (left_out.hot && hot_[run])) continue;
-        if (const auto it = left_out.changed.find(algorithms[run]);
-            it != left_out.changed.end() && it->second.concerns(tokens[run], ranks[run]))
-            continue;
-        rows_.push_back(run);
-        ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};
-        one.which.mask = masks[run];
-        one.which.layout = layouts[run];
-        one.which.schedule = algorithms[run];
-        one.which.ranks = static_cast<int>(ranks[run]);
-        one.which.tokens = tokens[run];
-        one.gpus = static_cast<int>(gpus[run]);
-        cases_.push_back(std::move(one));
-    }
-}
-
-void RecordedRings::add_provenance(Provenance& provenance) const {
-    provenance.set_file("measured", path_);
-    // Where and when it was measured, in the words of the record; which may have been predicted again before.
-    const auto theirs = file_.group("provenance/0");
-    for (const std::string name : {"commit", "date", "command_line"})
-        for (const auto& said : {"measured_" + name, name})
-            if (theirs.has(said)) {
-                provenance.set("measured_" + name, theirs.text(said));
-                break;
-            }
-}
-
-RingRun RecordedRings::ring(std::size_t one) const {
-    const auto run = rows_[one];
-    const int gpus = cases_[one].gpus, ranks = cases_[one].which.ranks;
-    RingRun ring;
-    ring.kernels = file_.dataset("runs/kernels_forward").texts()[run];
-    ring.forward = pass_of(Pass::forward, run, gpus, ranks);
-    ring.backward = pass_of(Pass::backward, run, gpus, ranks);
-    ring.devices.assign(index(gpus), "recorded");
-    ring.clock_uncertainty = numbers("runs/clock_uncertainty")[run];
-    const auto rows = index(file_.dataset("measured/memory/slots").shape()[1]);
-    for (std::size_t rank = 0; rank < index(gpus); ++rank) {
-        const auto bytes = [&](const char* name) {
-            return std::llround(numbers(fmt::format("measured/memory/{}", name))[run * rows + rank]);
-        };
-        ring.memory.push_back({bytes("inputs"), bytes("results"), bytes("slots"), bytes("work")});
-    }
-    return ring;
-}
-
-double RecordedRings::kept_error(std::size_t one, Pass pass, const std::string& machine) const {
-    const auto column = fmt::format("runs/error_{}_{}", to_string(pass), machine);
-    return file_.contains(column) ? numbers(column)[rows_[one]] : NAN;
-}
-
-std::vector<std::vector<double>> RecordedRings::samples(const std::string& pass, std::size_t run, int ranks) const {
-    const auto path = fmt::format("measured/{}/seconds", pass);
-    const auto shape = file_.dataset(path).shape();
-    const auto count = index(std::llround(numbers(fmt::format("lengths/measured/{}/repeat", pass))[run]));
-    const auto repeats = index(shape[1]), columns = index(shape[2]);
-    require(count > 0 && count <= repeats && index(ranks) <= columns, "'{}': {} of run {} is damaged", path_, path,
-            run);
-    std::vector<std::vector<double>> rows;
-    for (std::size_t repeat = 0; repeat < count; ++repeat) {
-        const auto* row = numbers(path).data() + (run * repeats + repeat) * columns;
-        rows.emplace_back(row, row + ranks);
-    }
-    return rows;
-}
-
-PassRun RecordedRings::pass_of(Pass pass, std::size_t run, int gpus, int ranks) const {
-    const std::string name = to_string(pass);
-    return {{timeline_of(pass, run, ranks)},
-            samples(name, run, gpus),
-            {std::vector(1, numbers("runs/issue_seconds_" + name)[run])},
-            {},
-            // Older records of throughput do not say what pauses there were between passes: none, then.
-            file_.contains("runs/period_" + name) ? numbers("runs/period_" + name)[run] : 0};
-}
-
-layouts::Timeline RecordedRings::timeline_of(Pass pass, std::size_t run, int ranks) const {
-    layouts::Timeline timeline{ranks, {}};
-    const auto shape = file_.dataset("spans/count").shape();
-    const auto place = (run * index(shape[1]) + place_of(file_, "source", "measured")) * index(shape[2]) +
-                       place_of(file_, "pass", to_string(pass));
-    const auto first = numbers("spans/first")[place], count = numbers("spans/count")[place];
-    const auto time = [&](const char* column, std::size_t row) {
-        return layouts::to_picoseconds(numbers(fmt::format("spans/{}", column))[row]);
-    };
-    const auto whole = [&](const char* column, std::size_t row) {
-        return std::llround(numbers(fmt::format("spans/{}", column))[row]);
-    };
-    for (auto row = index(std::llround(std::max(first, 0.0))), end = row + index(std::llround(std::max(count, 0.0)));
-         row < end; ++row) {
-        layouts::Span span;
-        span.rank = static_cast<int>(whole("rank", row));
-        span.op = static_cast<layouts::OpIndex>(whole("op", row));
-        span.step = static_cast<int>(whole("step", row));
-        span.kind = static_cast<layouts::OpKind>(whole("kind", row));
-        span.lane = static_cast<layouts::Lane>(whole("lane", row));
-        span.pool = static_cast<layouts::Pool>(whole("pool", row));
-        span.peer = static_cast<int>(whole("peer", row));
-        span.block = static_cast<int>(whole("block", row));
-        span.pair_count = whole("cells", row);
-        span.bytes = whole("bytes", row);
-        span.posted = time("posted", row);
-        span.begin = time("begin", row);
-        span.end = time("end", row);
-        span.busy = time("busy", row);
-        timeline.spans.push_back(span);
-    }
-    return timeline;
-}
-
-const std::vector<double>& RecordedRings::numbers(const std::string& path) const {
-    const auto [entry, is_new] = numbers_.try_emplace(path);
-    if (is_new) entry->second = file_.dataset(path).doubles();
-    return entry->second;
+std::vector<MeasuredRing> measured_rings(const std::string& file, const LeftOut& left_out) {
+    return RecordReader(file).rings(left_out);
 }
 
 sim::SimOptions MeasuredPass::options() const {
@@ -311,16 +304,19 @@ void describe_scored_ring(RunWriter& run, const std::string& record, const Throu
     run.attribute("tokens", ring.which.tokens, "1", "of the whole sequence");
 }
 
-void for_each_ring(const ScoredRecord& record, const LeftOut& left_out, Progress& progress,
-                   const std::function<void(MeasuredRing&)>& visit) {
-    const RecordedRings rings(record.path, left_out);
-    for (std::size_t i = 0; i < rings.cases().size(); ++i) {
-        const auto& ring = rings.cases()[i];
-        progress.start(scored_name(record, ring));
-        if (record.machines.contains(ring.transport)) {
-            MeasuredRing measured{rings, i, make_plan(ring), rings.ring(i)};
-            visit(measured);
-        }
+void for_each_ring(
+    const std::vector<ScoredRecord>& records, bool with_hot,
+    const std::function<void(const ScoredRecord&, const MeasuredRing&, const Plan&, const sim::Machine&)>& visit) {
+    Progress progress(records.size(), false);
+    for (const auto& record : records) {
+        progress.start(record.name);
+        const auto machines = load_machines(record);
+        auto left_out = record.left_out;
+        left_out.hot &= !with_hot;
+        if (record.why_not.empty())
+            for (const auto& ring : measured_rings(record.path, left_out))
+                if (const auto machine = machines.find(ring.which.transport); machine != machines.end())
+                    visit(record, ring, make_plan(ring.which), machine->second);
         progress.finish();
     }
 }

@@ -1,11 +1,9 @@
 #pragma once
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/console/progress.hpp"
 #include "experiments/execution/ring_run.hpp"
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/record/hdf5.hpp"
-#include "experiments/record/record.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -34,40 +32,18 @@ struct LeftOut {
 /// what power a clock takes, but not how well a GPU is cooled.
 std::vector<bool> hot_runs(const hdf5::File& record);
 
-/// Measured rings, read from a record of `validate` or `throughput`. With them another model or machine file can be
-/// scored without the devices.
-class RecordedRings {
-public:
-    /// All but those left out. Throws Error, one line, if the file is no such record with rings.
-    explicit RecordedRings(const std::string& file, const LeftOut& left_out = {});
-
-    const std::vector<ThroughputCase>& cases() const { return cases_; }
-
-    void add_provenance(Provenance& provenance) const;
-
-    /// What was measured of a case.
-    RingRun ring(std::size_t one) const;
-
-    /// Whether it is one of hot_runs().
-    bool is_hot(std::size_t one) const { return hot_[rows_[one]]; }
-
-    /// The error of the model of its day on this machine, if the record keeps one; else NaN.
-    double kept_error(std::size_t one, layouts::Pass pass, const std::string& machine) const;
-
-private:
-    /// Row `run` of a dataset (run, repeat, rank), without missing values at its end.
-    std::vector<std::vector<double>> samples(const std::string& pass, std::size_t run, int ranks) const;
-    PassRun pass_of(layouts::Pass pass, std::size_t run, int gpus, int ranks) const;
-    layouts::Timeline timeline_of(layouts::Pass pass, std::size_t run, int ranks) const;
-    const std::vector<double>& numbers(const std::string& path) const;
-
-    std::string path_;
-    hdf5::File file_;
-    std::vector<ThroughputCase> cases_;
-    std::vector<std::size_t> rows_;                               // of the cases in the record
-    std::vector<bool> hot_;                                       // by row
-    mutable std::map<std::string, std::vector<double>> numbers_;  // whole datasets, as they were read
+/// A ring of a record. With it another model or machine file can be scored without the devices.
+struct MeasuredRing {
+    ThroughputCase which;
+    RingRun run;          ///< both passes alone
+    bool is_hot = false;  ///< of hot_runs()
+    /// By "PASS_MACHINE": errors of the model of its day, as far as the record keeps them.
+    std::map<std::string, double> kept_errors;
 };
+
+/// The rings of a record of `validate` or `throughput`, but those left out. Throws Error, one line, if the file is no
+/// such record with rings.
+std::vector<MeasuredRing> measured_rings(const std::string& file, const LeftOut& left_out = {});
 
 /// What was measured of a pass of a ring, in repeats, and with what rest.
 struct MeasuredPass {
@@ -108,18 +84,10 @@ std::string scored_name(const ScoredRecord& record, const ThroughputCase& ring);
 /// Columns of a record of scores that say which ring of which record a run is about.
 void describe_scored_ring(RunWriter& run, const std::string& record, const ThroughputCase& ring);
 
-/// A ring of a record, to be predicted again. Its plan may be taken.
-struct MeasuredRing {
-    const RecordedRings& rings;
-    std::size_t index;
-    Plan plan;
-    RingRun run;
-
-    const ThroughputCase& which() const { return rings.cases()[index]; }
-};
-
-/// Calls `visit` for each ring of the record over a transport that has a machine, but those left out.
-void for_each_ring(const ScoredRecord& record, const LeftOut& left_out, Progress& progress,
-                   const std::function<void(MeasuredRing&)>& visit);
+/// Calls visit(record, ring, plan, machine) for each ring over a transport that has a machine, of all records that are
+/// scored; `with_hot`: for hot ones too. Tells a person how far it is.
+void for_each_ring(
+    const std::vector<ScoredRecord>& records, bool with_hot,
+    const std::function<void(const ScoredRecord&, const MeasuredRing&, const Plan&, const sim::Machine&)>& visit);
 
 }  // namespace ringlab::experiments

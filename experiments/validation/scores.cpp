@@ -9,35 +9,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <tuple>
 
 namespace ringlab::experiments {
 namespace {
-
-/// Counts how many sets of rings that differ only in their layout are ranked right. A set is ranked right if no layout
-/// that is predicted to be faster than another was slower by more than the measurement noise.
-struct Ranking {
-    int right = 0, all = 0;
-};
-
-struct Ring {
-    double measured, predicted, spread;
-};
-
-Ranking ranking(const std::map<std::string, std::vector<Ring>>& sets) {
-    Ranking ranking;
-    for (const auto& [name, rings] : sets)
-        for (std::size_t i = 0; i < rings.size(); ++i)
-            for (std::size_t j = i + 1; j < rings.size(); ++j) {
-                const auto &a = rings[i], &b = rings[j];
-                if (std::abs(a.measured / b.measured - 1) <= a.spread + b.spread) continue;
-                ++ranking.all;
-                ranking.right += (a.measured < b.measured) == (a.predicted < b.predicted);
-            }
-    return ranking;
-}
 
 std::string in_percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 
@@ -70,6 +49,31 @@ std::vector<double> errors_of(const std::vector<ScoredRing>& rings, const std::s
 /// Record, machine file and length, in this order.
 using ScoreKey = std::tuple<std::string, std::string, std::int64_t>;
 
+/// Columns of a pass: what was measured, what is predicted, and how far that and the naive guesses are off.
+void describe_pass(RunWriter& run, const RingRun& ring, layouts::Pass pass, const sim::Prediction& predicted,
+                   double error_recorded) {
+    const auto column = [&](const char* what, double value, const char* unit, const char* description) {
+        run.attribute(fmt::format("{}_{}", what, to_string(pass)), value, unit, description);
+    };
+    const auto measured = measured_pass(ring, pass);
+    const auto error = [&](layouts::Picoseconds time) { return layouts::to_seconds(time) / measured.seconds - 1; };
+    column("seconds_measured", measured.seconds, "s", "median, slowest rank");
+    column("spread_measured", measured.spread, "1", "distance of the quartiles over the median");
+    column("error_recorded", error_recorded, "1", "of the prediction that the record keeps, by the model of its day");
+    column("seconds_predicted", layouts::to_seconds(predicted.makespan), "s", "end of the last operation of any rank");
+    column("error", error(predicted.makespan), "1", "of the predicted time of the pass");
+    column("error_overlapped", error(predicted.naive_overlapped), "1",
+           "of the guess that transfers hide behind compute");
+    column("error_serial", error(predicted.naive_serial), "1", "of the guess that nothing hides");
+    const auto attends = attend_seconds(ring.of(pass).timeline());
+    std::vector<double> compute;
+    for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
+    column("error_compute", std::ranges::max(compute) / std::ranges::max(attends) - 1, "1",
+           "of the predicted compute of the busiest rank");
+    column("error_balance", layouts::imbalance(compute) - balance_of(attends), "1",
+           "predicted less measured: the busiest rank's compute over the mean");
+}
+
 std::string table_text(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
     Table table(header);
     for (const auto& row : rows) table.add(row);
@@ -87,39 +91,49 @@ Score score(std::vector<double> errors) {
     return {sum / static_cast<double>(errors.size()), errors[at], errors.back()};
 }
 
-std::string score_text(const Record& record, const std::vector<ThroughputCase>& rings, const std::string& machine) {
+Ranking ranking(const std::vector<ScoredRing>& rings) {
+    Ranking ranking;
+    const auto key_of = [](const ScoredRing& ring) {
+        return std::tie(ring.record, ring.mask, ring.schedule, ring.transport, ring.shape, ring.tokens_per_rank);
+    };
+    for (std::size_t i = 0; i < rings.size(); ++i)
+        for (std::size_t j = i + 1; j < rings.size(); ++j)
+            for (std::size_t pass = 0; pass < 2 && key_of(rings[i]) == key_of(rings[j]); ++pass) {
+                const auto &a = rings[i].passes[pass], &b = rings[j].passes[pass];
+                if (std::abs(a.measured / b.measured - 1) <= a.spread + b.spread) continue;
+                ++ranking.all;
+                ranking.right += (a.measured < b.measured) == (a.predicted < b.predicted);
+            }
+    return ranking;
+}
+
+std::string ring_text(const std::vector<ScoredRing>& rings) {
     Table runs, scores;
     std::map<std::string, std::map<std::string, std::vector<double>>> errors;  // by transport, then predictor
-    std::map<std::string, std::map<std::string, std::vector<Ring>>> sets;      // by transport
-    for (const auto& ring : rings)
-        for (const auto* pass : {"forward", "backward"}) {
-            const auto name = ring.name();
-            const auto number = [&](const std::string& column) { return record.number(name, column); };
-            const auto predicted = [&](const char* what) {
-                return number(fmt::format("{}_{}_{}", what, pass, machine));
+    std::map<std::string, std::vector<ScoredRing>> by_transport;
+    for (const auto& ring : rings) {
+        by_transport[ring.transport].push_back(ring);
+        for (const auto pass : both_passes) {
+            const auto& one = ring.passes[static_cast<std::size_t>(pass)];
+            const auto add = [&](const char* kind, double error) {
+                if (std::isfinite(error)) errors[ring.transport][kind].push_back(error);
             };
-            const auto seconds = number(fmt::format("rate_{}_seconds", pass)),
-                       spread = number(fmt::format("rate_{}_spread", pass));
-            auto& kinds = errors[ring.transport];
-            kinds["predicted"].push_back(predicted("error"));
-            kinds["predicted compute of the busiest rank"].push_back(predicted("error_compute"));
-            kinds["predicted balance, difference"].push_back(predicted("error_balance"));
-            kinds["max(compute, transfer)"].push_back(predicted("error_overlapped"));
-            kinds["compute + transfer"].push_back(predicted("error_serial"));
-            kinds["spread of the measurements"].push_back(spread);
-            auto others = ring;
-            others.which.layout = "";
-            sets[ring.transport][others.name() + pass].push_back({seconds, predicted("seconds_predicted"), spread});
+            add("predicted", one.error());
+            add("predicted compute of the busiest rank", one.compute);
+            add("predicted balance, difference", one.balance);
+            add("max(compute, transfer)", one.overlapped);
+            add("compute + transfer", one.serial);
+            add("spread of the measurements", one.spread);
             const auto percent = [&](const char* header, double part) { runs.cell(header, 100 * part, "{:+.1f} %"); };
-            runs.start().cell("transport", ring.transport).cell("mask", ring.which.mask);
-            runs.cell("schedule", ring.which.schedule).cell("layout", ring.which.layout);
-            runs.cell("tokens", ring.which.tokens).cell("pass", pass).cell("measured ms", seconds * 1e3, "{:.4g}");
-            runs.cell("spread", 100 * spread, "{:.1f} %");
-            runs.cell("predicted ms", predicted("seconds_predicted") * 1e3, "{:.4g}");
-            percent("error", predicted("error"));
-            percent("max(c,t)", predicted("error_overlapped"));
-            percent("c+t", predicted("error_serial"));
+            runs.start().cell("transport", ring.transport).cell("mask", ring.mask).cell("schedule", ring.schedule);
+            runs.cell("layout", ring.layout).cell("tokens/rank", ring.tokens_per_rank).cell("pass", to_string(pass));
+            runs.cell("measured ms", one.measured * 1e3, "{:.4g}").cell("spread", 100 * one.spread, "{:.1f} %");
+            runs.cell("predicted ms", one.predicted * 1e3, "{:.4g}");
+            percent("error", one.error());
+            percent("max(c,t)", one.overlapped);
+            percent("c+t", one.serial);
         }
+    }
     std::string rankings;
     for (const auto& [transport, kinds] : errors) {
         for (const auto& [kind, values] : kinds) {
@@ -128,58 +142,40 @@ std::string score_text(const Record& record, const std::vector<ThroughputCase>& 
             scores.cell("mean", 100 * found.mean, "{:.1f} %").cell("95th", 100 * found.p95, "{:.1f} %");
             scores.cell("largest", 100 * found.most, "{:.1f} %");
         }
-        const auto ranked = ranking(sets[transport]);
+        const auto ranked = ranking(by_transport[transport]);
         rankings += fmt::format("{}: {} of {} pairs of layouts that differ by more than the spread are ranked right.\n",
                                 transport, ranked.right, ranked.all);
     }
-    return fmt::format("{}\nPredicted on {}:\n{}\n{}", runs.text(), machine, scores.text(), rankings);
+    return fmt::format("{}\n{}\n{}", runs.text(), scores.text(), rankings);
 }
 
-void describe_errors(RunWriter& run, const std::string& ending, double measured, double predicted, double overlapped,
-                     double serial) {
-    const auto column = [&](const char* what, double value, const char* unit, const char* description) {
-        run.attribute(fmt::format("{}_{}", what, ending), value, unit, description);
-    };
-    column("seconds_predicted", predicted, "s", "end of the last operation of any rank");
-    column("error", predicted / measured - 1, "1", "of the predicted time of the pass");
-    column("error_overlapped", overlapped / measured - 1, "1", "of the guess that transfers hide behind compute");
-    column("error_serial", serial / measured - 1, "1", "of the guess that nothing hides");
-}
-
-void score_record(Record& scores, const ScoredRecord& record, Progress& progress) {
-    const auto machines = load_machines(record);
-    for_each_ring(record, {.changed = record.left_out.changed}, progress, [&](MeasuredRing& ring) {
-        const auto& which = ring.which();
-        const auto& machine = record.machines.at(which.transport);
+std::string score_all(Record& scores, const std::vector<ScoredRecord>& records) {
+    const bool keeps_spans = records.size() == 1;
+    for_each_ring(records, true, [&](const auto& record, const auto& ring, const auto& plan, const auto& machine) {
         RunWriter run;
-        describe_scored_ring(run, record.name, which);
-        run.attribute("machine", machine, "1", "machine file that it is scored on");
-        run.attribute("density", density(ring.plan.mask()), "1", "visible pairs over those of a causal mask");
-        run.attribute("warm", static_cast<std::int64_t>(ring.rings.is_hot(ring.index)), "1",
+        describe_scored_ring(run, record.name, ring.which);
+        const auto name = std::filesystem::path(record.machines.at(ring.which.transport)).stem().string();
+        run.attribute("machine", name, "1", "machine file that it is scored on");
+        run.attribute("density", density(plan.mask()), "1", "visible pairs over those of a causal mask");
+        run.attribute("warm", ring.is_hot ? 1 : 0, "1",
                       "1: a GPU was slowed down because of its temperature; the ring is in no margin");
         for (const auto pass : both_passes) {
-            const auto measured = measured_pass(ring.run, pass);
-            const std::string ending = to_string(pass);
-            run.attribute("seconds_measured_" + ending, measured.seconds, "s", "median, slowest rank");
-            run.attribute("spread_measured_" + ending, measured.spread, "1",
-                          "distance of the quartiles over the median");
-            run.attribute("error_recorded_" + ending, ring.rings.kept_error(ring.index, pass, machine), "1",
-                          "of the prediction that the record keeps, by the model of its day");
-            const auto predicted =
-                sim::simulate(*ring.plan.schedule(pass), machines.at(which.transport), measured.options());
-            describe_errors(run, ending, measured.seconds, layouts::to_seconds(predicted.makespan),
-                            layouts::to_seconds(predicted.naive_overlapped),
-                            layouts::to_seconds(predicted.naive_serial));
+            auto options = measured_pass(ring.run, pass).options();
+            options.trace = keeps_spans;
+            auto predicted = sim::simulate(*plan.schedule(pass), machine, options);
+            const auto kept = ring.kept_errors.find(fmt::format("{}_{}", to_string(pass), name));
+            describe_pass(run, ring.run, pass, predicted, kept == ring.kept_errors.end() ? NAN : kept->second);
+            if (!keeps_spans) continue;
+            run.timeline("measured", to_string(pass), ring.run.of(pass).timeline());
+            run.timeline(name, to_string(pass), std::move(predicted.timeline));
         }
-        scores.commit(scored_name(record, which), run);
+        scores.commit(scored_name(record, ring.which), run);
     });
-}
-
-std::string score_all(Record& scores, const std::vector<ScoredRecord>& records, Progress& progress) {
-    for (const auto& record : records)
-        if (record.why_not.empty()) score_record(scores, record, progress);
     scores.finish();
-    return scores_text(load_scores(scores.name()), records);
+    auto found = load_scores(scores.name());
+    if (records.size() > 1) return scores_text(found, records);
+    std::ranges::move(found.warm, std::back_inserter(found.rings));
+    return ring_text(found.rings);
 }
 
 std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& rings) {
@@ -246,7 +242,7 @@ std::string scores_text(const Scores& scores, const std::vector<ScoredRecord>& r
         table_text({"record", "machine file", "tokens per rank", "rings", "today", "max(c,t)", "c+t", "in the record"},
                    score_rows(rings)),
         table_text({"machine file", "mask", "below 2Ki", "2Ki to 8Ki", "from 8Ki"}, margin_rows(rings)), enough_rings,
-        in_words(coverage(rings)), in_words(coverage_of_held_out_records(rings)),
+        in_words(coverage(rings, false)), in_words(coverage(rings, true)),
         others.empty() ? "" : fmt::format("\nNot scored:\n{}", others));
 }
 

@@ -1,4 +1,4 @@
-#include "experiments/validation/context_parallel.hpp"
+#include "experiments/validation/published.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <algorithm>

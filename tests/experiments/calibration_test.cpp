@@ -105,29 +105,21 @@ BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
         BOOST_TEST(std::abs(predicted_seconds(attend, Pass::forward, found) / attend.seconds - 1) < 0.02);
 }
 
-BOOST_AUTO_TEST_CASE(a_line_through_points_is_found) {
-    const std::vector<double> x{1, 10, 100}, y{3 + 2, 3 + 20, 3 + 200};
-    const auto line = fit_line(x, y);
+BOOST_AUTO_TEST_CASE(a_line_through_points_is_found_and_rises_where_it_must) {
+    const std::vector<double> x{1, 100, 10}, rises{3 + 2, 3 + 200, 3 + 20}, falls{7, 4, 6}, alike{7, 7, 7};
+    const auto line = fit_line(x, rises);
     BOOST_TEST(std::abs(line.constant - 3) < 1e-12);
     BOOST_TEST(std::abs(line.slope - 2) < 1e-12);
-    BOOST_CHECK_THROW(fit_line({x.data(), 1}, {y.data(), 1}), Error);
-}
-
-BOOST_AUTO_TEST_CASE(points_that_lie_above_each_other_have_no_slope) {
-    const std::vector<double> x{7, 7, 7}, y{2, 2.2, 2.1};
-    const auto line = fit_line(x, y);
-    BOOST_TEST(!line.has_slope);
-    BOOST_TEST(line.slope == 0);
-    BOOST_TEST(std::abs(line.constant - 2.1) < 0.02);
-    BOOST_TEST(fit_line(std::vector<double>{7, 8}, std::vector<double>{2, 3}).has_slope);
-}
-
-BOOST_AUTO_TEST_CASE(what_seems_to_take_no_longer_for_more_has_the_rate_of_the_largest) {
-    const std::vector<double> x{1, 100, 10}, rises{3 + 2, 3 + 200, 3 + 20}, falls{7, 4, 6};
     BOOST_TEST(std::abs(fit_rising_line(x, rises).slope - 2) < 1e-12);
+    BOOST_TEST(line.has_slope);
     BOOST_TEST(fit_line(x, falls).slope == 0);
-    BOOST_TEST(fit_rising_line(x, falls).slope == 4.0 / 100);
+    BOOST_TEST(fit_rising_line(x, falls).slope == 4.0 / 100);  // the rate of the largest
     BOOST_TEST(fit_rising_line(x, falls).constant == 0);
+    const auto above_each_other = fit_line(alike, std::vector<double>{2, 2.2, 2.1});
+    BOOST_TEST(!above_each_other.has_slope);
+    BOOST_TEST(above_each_other.slope == 0);
+    BOOST_TEST(std::abs(above_each_other.constant - 2.1) < 0.02);
+    BOOST_CHECK_THROW(fit_line({x.data(), 1}, {rises.data(), 1}), Error);
 }
 
 BOOST_AUTO_TEST_CASE(a_machine_that_predicts_nothing_is_not_written) {

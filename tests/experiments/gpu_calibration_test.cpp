@@ -311,6 +311,22 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     BOOST_TEST((over_nccl.inside_host.halves == sim::LinkCost::SmHoldStart::both_ready_backward));
     BOOST_TEST(found.rotate_memory_ratio == 8, boost::test_tools::tolerance(0.05));
     BOOST_TEST(found.rotate_back_memory_ratio == 2.5, boost::test_tools::tolerance(0.05));
+
+    // Rings over more GPUs than were timed are predicted from those that were.
+    config.gpus_per_host = 8;
+    calibrate_gpu(config, nullptr, {});
+    const auto eight = sim::load_machine(config.output.path);
+    BOOST_TEST(eight.gpus() == 8);
+    BOOST_TEST(eight.name == "8 simulated GPU");
+    BOOST_TEST(eight.inside_host.link_bytes_per_second == found.inside_host.link_bytes_per_second);
+    BOOST_TEST_REQUIRE(eight.power_of_gpus.size() == 8u);
+    BOOST_TEST(eight.power_of_gpus[1] == found.power_of_gpus[1]);
+    BOOST_TEST(eight.power_of_gpus[7] == (1 + found.power_of_gpus[1]) / 2,
+               boost::test_tools::tolerance(1e-4));  // the file has five digits
+    config.gpus_per_host = 1;
+    BOOST_CHECK_EXCEPTION(calibrate_gpu(config, nullptr, {}), Error, [](const Error& e) {
+        return std::string(e.what()) == "--gpus-per-host 1: 2 GPUs were timed; give as many or more";
+    });
     for (const auto& file : {std::filesystem::path(config.output.path), beside(config.output.path, nccl_ending),
                              beside(config.output.path, samples_ending)})
         std::filesystem::remove(file);
@@ -393,33 +409,6 @@ BOOST_AUTO_TEST_CASE(the_machine_of_eight_h100_is_the_one_of_four_but_for_their_
         BOOST_TEST(equal, a.name << ": " << a.value << " and " << b.value
                                  << "; make 8xh100_calibrated.toml anew as its first lines say");
     }
-}
-
-// Rings over more GPUs than were timed are predicted from those that were.
-BOOST_AUTO_TEST_CASE(a_host_of_eight_is_described_by_two_that_were_timed) {
-    auto config = small_config("ringlab-calibrate-eight");
-    SimulatedGpus gpus(two_gpus());
-    calibrate_gpu(config, &gpus, {});
-    config.timing.measured = beside(config.output.path, samples_ending).string();
-    const auto two = sim::load_machine(config.output.path);
-    config.gpus_per_host = 8;
-    calibrate_gpu(config, nullptr, {});
-    const auto eight = sim::load_machine(config.output.path);
-    BOOST_TEST(eight.gpus() == 8);
-    BOOST_TEST(eight.name == "8 simulated GPU");
-    BOOST_TEST(eight.inside_host.link_bytes_per_second == two.inside_host.link_bytes_per_second);
-    BOOST_TEST_REQUIRE(two.power_of_gpus.size() == 2u);
-    BOOST_TEST_REQUIRE(eight.power_of_gpus.size() == 8u);
-    BOOST_TEST(eight.power_of_gpus[1] == two.power_of_gpus[1]);
-    BOOST_TEST(eight.power_of_gpus[7] == (two.power_of_gpus[0] + two.power_of_gpus[1]) / 2,
-               boost::test_tools::tolerance(1e-4));  // the file has five digits
-    config.gpus_per_host = 1;
-    BOOST_CHECK_EXCEPTION(calibrate_gpu(config, nullptr, {}), Error, [](const Error& e) {
-        return std::string(e.what()) == "--gpus-per-host 1: 2 GPUs were timed; give as many or more";
-    });
-    for (const auto& file : {std::filesystem::path(config.output.path), beside(config.output.path, nccl_ending),
-                             beside(config.output.path, samples_ending)})
-        std::filesystem::remove(file);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -4,26 +4,20 @@
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/options/source.hpp"
-#include "experiments/prediction/predictor.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "experiments/record/hdf5.hpp"
-#include "experiments/study/describe.hpp"
-#include "experiments/validation/published.hpp"
 #include "experiments/validation/scores.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/play/simulate.hpp"
 #include "tests/thinning.hpp"
 
 #include <fmt/format.h>
-#include <boost/test/data/monomorphic.hpp>
-#include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -36,58 +30,6 @@ namespace {
 using layouts::Pass;
 
 const std::string folder = RINGLAB_SOURCE_DIR "/experiments/";
-
-/// The flat table of a record's runs.
-class Runs {
-public:
-    explicit Runs(const std::string& file) : file_(hdf5::File::open(file)) {}
-
-    std::size_t count() const { return file_.dataset("runs/name").texts().size(); }
-    std::string text(const std::string& column, std::size_t run) const {
-        return file_.dataset("runs/" + column).texts().at(run);
-    }
-    double number(const std::string& column, std::size_t run) const {
-        return file_.dataset("runs/" + column).doubles().at(run);
-    }
-    bool has(const std::string& column) const { return file_.contains("runs/" + column); }
-
-private:
-    hdf5::File file_;
-};
-
-Plan plan_of(const Runs& runs, std::size_t run) {
-    const Case which{"",
-                     runs.text("mask", run),
-                     runs.text("layout", run),
-                     runs.text("algorithm", run),
-                     "",
-                     static_cast<int>(runs.number("ranks", run)),
-                     static_cast<std::int64_t>(runs.number("tokens", run))};
-    const auto config = with_shape(runs.text("shape", run), {});
-    return make_plan(which, problem_from(config));
-}
-
-/// Predicted for ranks that repeat a pass as they did when it was measured.
-sim::Prediction prediction_of(const Runs& runs, std::size_t run, Pass pass, const Plan& plan,
-                              const sim::Machine& machine) {
-    const auto seconds = [&](Pass which) { return runs.number(fmt::format("rate_{}_seconds", to_string(which)), run); };
-    sim::SimOptions options;
-    const auto period = fmt::format("period_{}", to_string(pass));
-    repeat(options, {runs.has(period) ? runs.number(period, run) : 0, seconds(pass),
-                     pass == Pass::backward ? seconds(Pass::forward) : 0});
-    return sim::simulate(*plan.schedule(pass), machine, options);
-}
-
-/// Predicted less measured, where the record says by how much the prediction of its day was off.
-double balance_error_of(const sim::Prediction& predicted, const Runs& runs, std::size_t run, Pass pass,
-                        const std::string& machine) {
-    std::vector<double> compute;
-    for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
-    const auto number = [&](const char* column) {
-        return runs.number(fmt::format("{}_{}_{}", column, to_string(pass), machine), run);
-    };
-    return layouts::imbalance(compute) - (number("balance_predicted") - number("error_balance"));
-}
 
 /// The committed ones.
 const Scores& scores() {
@@ -226,47 +168,32 @@ BOOST_AUTO_TEST_CASE(three_of_five_passes_over_packings_of_real_lengths_keep_to_
 }
 
 BOOST_AUTO_TEST_CASE(every_record_of_rings_is_scored_or_listed_with_a_reason) {
-    std::map<std::string, std::size_t> scored;
-    for (const auto& ring : scores().rings) ++scored[ring.record];
-    std::map<std::string, ScoredRecord> records;
-    for (const auto& record : scored_records()) records[record.name] = record;
+    std::set<std::string> scored, records;
+    for (const auto& ring : scores().rings) scored.insert(ring.record);
+    for (const auto& record : scored_records())
+        if (record.why_not.empty() == scored.contains(record.name)) records.insert(record.name);
     std::size_t looked_at = 0;
     for (const auto& entry : std::filesystem::directory_iterator(folder + "results")) {
         if (entry.path().extension() != ".h5") continue;
         const auto file = hdf5::File::open(entry.path());
         // Without transports are rings that were called from Python, beside other systems.
         if (!file.contains("runs/kind") || !file.contains("runs/transport")) continue;
-        const auto name = entry.path().stem().string();
-        const auto kinds = file.dataset("runs/kind").texts();
-        if (std::ranges::count(kinds, "ring") == 0) continue;
+        if (std::ranges::count(file.dataset("runs/kind").texts(), "ring") == 0) continue;
         ++looked_at;
-        BOOST_TEST(records.contains(name), name << " holds rings that nobody looks at");
-        const auto& record = records[name];
-        const auto schedules = file.dataset("runs/algorithm").texts();
-        const auto tokens = file.dataset("runs/tokens").integers(), ranks = file.dataset("runs/ranks").integers();
-        const auto hot = hot_runs(file);
-        std::size_t expected = 0;
-        for (std::size_t run = 0; run < kinds.size(); ++run) {
-            const auto changed = record.left_out.changed.find(schedules[run]);
-            expected += record.why_not.empty() && kinds[run] == "ring" && !hot[run] &&
-                        (changed == record.left_out.changed.end() || tokens[run] / ranks[run] >= changed->second.below);
-        }
-        BOOST_TEST(scored[name] == expected,
-                   name << ": run `validate --measured all`, or list it in not_scored.toml with the reason");
+        BOOST_TEST(records.contains(entry.path().stem().string()),
+                   entry.path() << ": run `validate --measured all`, or list it in not_scored.toml with the reason");
     }
     BOOST_TEST(looked_at == records.size());
 }
 
 BOOST_AUTO_TEST_CASE(rings_of_gpus_that_were_too_warm_are_those_that_the_results_name) {
-    std::map<std::string, std::size_t> hot;
-    for (const auto& record : scored_records())
-        if (record.hot_rings > 0) hot[record.name] = record.hot_rings;
     const std::map<std::string, std::size_t> named{
         {"throughput_2xh100_schedules", 16}, {"throughput_4xh100_schedules", 14}, {"validate_4xh100", 4}};
+    std::map<std::string, std::size_t> hot, warm;
+    for (const auto& record : scored_records())
+        if (record.hot_rings > 0) hot[record.name] = record.hot_rings;
+    for (const auto& ring : scores().warm) ++warm[ring.record];  // they are predicted nevertheless
     BOOST_TEST((hot == named));
-    // They are predicted nevertheless.
-    std::map<std::string, std::size_t> warm;
-    for (const auto& ring : scores().warm) ++warm[ring.record];
     BOOST_TEST((warm == named));
 }
 
@@ -280,13 +207,11 @@ BOOST_AUTO_TEST_CASE(committed_scores_are_of_todays_model_and_machine_files) {
     std::set<std::string> scored_anew;
     {
         Record record(file, RecordMode::overwrite, {"validate", "scores", ""}, provenance);
-        Progress progress(scores().rings.size(), true);
-        for (const auto& one : scored_records()) {
-            if (!one.why_not.empty() || !ringlab::tests::runs_in_this_build(5)) continue;
-            score_record(record, one, progress);
-            scored_anew.insert(one.name);
-        }
-        record.finish();
+        auto records = scored_records();
+        std::erase_if(records,
+                      [](const auto& one) { return !one.why_not.empty() || !ringlab::tests::runs_in_this_build(5); });
+        for (const auto& one : records) scored_anew.insert(one.name);
+        score_all(record, records);
     }
     const auto today = load_scores(file);
     std::filesystem::remove(file);
@@ -334,7 +259,7 @@ BOOST_AUTO_TEST_CASE(a_margin_is_a_quantile_of_the_bin_or_of_the_next_wider_set_
 
 // What `advise` says behind +-, of rings that it has seen and of records that it has not.
 BOOST_AUTO_TEST_CASE(nine_of_ten_measured_rings_lie_within_their_margins) {
-    const auto seen = coverage(scores().rings), held_out = coverage_of_held_out_records(scores().rings);
+    const auto seen = coverage(scores().rings, false), held_out = coverage(scores().rings, true);
     BOOST_TEST_MESSAGE(
         fmt::format("within: {} of {}, held out {} of {}", seen.within, seen.all, held_out.within, held_out.all));
     BOOST_TEST(seen.all == scores().rings.size());
@@ -424,29 +349,11 @@ BOOST_AUTO_TEST_CASE(the_results_say_the_errors_of_today_beside_those_of_naive_g
         }
 }
 
-// Pairs of a record's rings that differ in their layout alone, and by more than both vary.
 BOOST_AUTO_TEST_CASE(results_say_how_many_pairs_of_layouts_are_ranked_right) {
-    const auto file = hdf5::File::open(folder + "results/scores.h5");
-    const auto numbers = [&](const std::string& column) { return file.dataset("runs/" + column).doubles(); };
-    const auto texts = [&](const std::string& column) { return file.dataset("runs/" + column).texts(); };
-    const auto record = texts("measured_record"), mask = texts("mask"), schedule = texts("algorithm"),
-               transport = texts("transport");
-    const auto tokens = numbers("tokens");
-    int right = 0, all = 0;
-    for (const std::string pass : {"forward", "backward"}) {
-        const auto measured = numbers("seconds_measured_" + pass), spread = numbers("spread_measured_" + pass),
-                   predicted = numbers("seconds_predicted_" + pass);
-        for (std::size_t i = 0; i < record.size(); ++i)
-            for (std::size_t j = i + 1; j < record.size(); ++j) {
-                if (record[i] != record[j] || mask[i] != mask[j] || schedule[i] != schedule[j] ||
-                    transport[i] != transport[j] || tokens[i] != tokens[j] ||
-                    std::abs(measured[i] / measured[j] - 1) <= spread[i] + spread[j])
-                    continue;
-                ++all;
-                right += (measured[i] < measured[j]) == (predicted[i] < predicted[j]);
-            }
-    }
-    check_says(results, fmt::format("the model picks the faster one in {} of {} pairs", right, all));
+    auto all = scores().rings;
+    all.insert(all.end(), scores().warm.begin(), scores().warm.end());
+    const auto found = ranking(all);
+    check_says(results, fmt::format("the model picks the faster one in {} of {} pairs", found.right, found.all));
 }
 
 BOOST_AUTO_TEST_CASE(the_limits_name_the_largest_errors) {
@@ -459,7 +366,7 @@ BOOST_AUTO_TEST_CASE(the_limits_name_the_largest_errors) {
 }
 
 BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
-    const Runs runs(folder + "results/compare_layouts_2xh200_rotary.h5");
+    const auto runs = hdf5::File::open(folder + "results/compare_layouts_2xh200_rotary.h5");
     for (const auto* name : {"4xh200_calibrated"}) {  // which is made of them
         const auto machine = sim::load_machine(folder + "machines/" + name + ".toml");
         Config config;
@@ -471,9 +378,7 @@ BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
         for (const auto pass : both_passes) {
             const auto predicted = sim::rotation_seconds(*plan.schedule(pass), machine, 8192);
             // Three layouts rotate as much; the first one measured took 12 to 15 % longer than both others.
-            std::vector<double> measured;
-            for (std::size_t run = 0; run < runs.count(); ++run)
-                measured.push_back(runs.number(fmt::format("rotation_measured_{}", to_string(pass)), run));
+            auto measured = runs.dataset(fmt::format("runs/rotation_measured_{}", to_string(pass))).doubles();
             BOOST_REQUIRE(measured.size() == 3u);
             std::ranges::sort(measured);
             BOOST_TEST(std::abs(predicted / measured[1] - 1) < 0.05, name << " " << to_string(pass));
@@ -481,92 +386,19 @@ BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
     }
 }
 
-// Targets, a fifth above what was reached when they were set. Those of 2k tokens a GPU are hosts' times of programs in
-// Python, of different days.
-struct PublishedBound {
-    const char* table;
-    std::size_t figures;
-    double mean, largest;
-    friend std::ostream& operator<<(std::ostream& stream, const PublishedBound& bound) { return stream << bound.table; }
-};
-const PublishedBound published_bounds[] = {
-    {"ring_flash_attention_8xh800", 6, 0.069, 0.114},
-    {"peers_4xh200", 20, 0.035, 0.093},
-    {"peers_8xh200", 24, 0.033, 0.120},
-};
-
-BOOST_DATA_TEST_CASE(published_rings_are_predicted_as_well_as_ever, boost::unit_test::data::make(published_bounds),
-                     bound) {
-    std::vector<double> errors;
-    for (const auto& figure : predict_published(load_published(bound.table)))
-        if (!figure.fitted && figure.tokens_per_rank >= 8192)
-            errors.insert(errors.end(), {figure.forward.error(), figure.both.error()});
-    BOOST_TEST(errors.size() == bound.figures);
-    BOOST_TEST(score(errors).mean < bound.mean);
-    BOOST_TEST(score(errors).most < bound.largest);
-}
-
-// Rates of FlashAttention-3 on one H100, as read off MagiAttention's charts: 64:8 heads, D 128. The prices of the
-// machine file are fitted to them within 4.4 %, and the charts were read within 1 %.
-BOOST_AUTO_TEST_CASE(h100_runs_attention_at_the_published_rates_of_its_kernel) {
-    struct PublishedRate {
-        const char* mask;
-        std::int64_t tokens;
-        double forward, backward;  // TFLOP/s over visible pairs
-    };
-    const auto machine = sim::load_machine(folder + "machines/h100_cluster.toml");
-    for (const auto& rate : {PublishedRate{"causal", 8192, 655.6, 517.3},
-                             {"causal", 32768, 678.1, 584.0},
-                             {"full", 8192, 671.4, 554.0},
-                             {"full", 32768, 699.7, 599.4}}) {
-        const auto plan = make_plan(Case{"", rate.mask, "contiguous", "ring", "", 1, rate.tokens},
-                                    problem_from(with_shape("64:8/128/bf16", {})));
-        for (const auto& [pass, published] :
-             {std::pair{Pass::forward, rate.forward}, std::pair{Pass::backward, rate.backward}}) {
-            const auto& schedule = *plan.schedule(pass);
-            const auto seconds = layouts::to_seconds(sim::simulate(schedule, machine).makespan);
-            BOOST_TEST(std::abs(pass_flop(schedule) / seconds / 1e12 / published - 1) < 0.054,
-                       rate.mask << " " << rate.tokens << " " << to_string(pass));
-        }
-    }
-}
-
-BOOST_AUTO_TEST_CASE(a_published_table_that_says_too_little_is_refused_by_its_line_or_key) {
-    std::ifstream whole(folder + "published/ring_flash_attention_8xh800.toml");
-    const std::string good{std::istreambuf_iterator<char>(whole), {}};
-    const auto file = std::filesystem::temp_directory_path() / fmt::format("published_{}.toml", ::getpid());
-    const auto error_of = [&](const std::string& what, const std::string& with) -> std::string {
-        auto text = good;
-        BOOST_REQUIRE(text.find(what) != std::string::npos);
-        std::ofstream(file) << text.replace(text.find(what), what.size(), with);
-        try {
-            load_published(file.string());
-        } catch (const Error& error) {
-            return std::string(error.what()).substr(file.string().size());
-        }
-        return "";
-    };
-    BOOST_TEST(error_of("share", "share") == "");
-    BOOST_TEST(error_of("share of one GPU", "percent") ==
-               ": unit is 'percent'; it must be 'TFLOP/s per GPU' or 'share of one GPU'");
-    BOOST_TEST(
-        error_of("[0.521]", "[]").ends_with("has 0 figures forward and 1 of both passes; tokens_per_rank has 1"));
-    BOOST_TEST(error_of("[0.521]", "[-1]").find(": forward must have numbers from") != std::string::npos);
-    BOOST_TEST(error_of("ranks = 8", "ranks = 1") == ": ranks must be from 2 to 16384");
-    BOOST_TEST(error_of("[8192]", "[[").find("not valid TOML") != std::string::npos);
-    std::filesystem::remove(file);
-}
-
 // The targets, 10 % of the time and 0.03 of the balance, hold for 95 of 100.
 BOOST_AUTO_TEST_CASE(measured_rings_of_two_processors_are_predicted_as_well_as_ever) {
-    const std::string name = "2cpus_calibrated";
-    const auto machine = sim::load_machine(folder + "machines/" + name + ".toml");
-    const Runs runs(folder + "results/validate_2cpus.h5");
+    const auto machine = sim::load_machine(folder + "machines/2cpus_calibrated.toml");
     std::vector<double> errors, balances;
-    for (std::size_t run = 0; run < runs.count(); ++run) {
-        const auto plan = plan_of(runs, run);
-        for (const auto pass : both_passes)
-            balances.push_back(balance_error_of(prediction_of(runs, run, pass, plan, machine), runs, run, pass, name));
+    for (const auto& ring : measured_rings(folder + "results/validate_2cpus.h5")) {
+        const auto plan = make_plan(ring.which);
+        for (const auto pass : both_passes) {
+            std::vector<double> compute;
+            for (const auto& rank :
+                 sim::simulate(*plan.schedule(pass), machine, measured_pass(ring.run, pass).options()).ranks)
+                compute.push_back(layouts::to_seconds(rank.compute));
+            balances.push_back(layouts::imbalance(compute) - balance_of(attend_seconds(ring.run.of(pass).timeline())));
+        }
     }
     for (const auto& ring : scores().rings)
         if (ring.record == "validate_2cpus")

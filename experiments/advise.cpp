@@ -76,13 +76,10 @@ std::vector<AdvisedMachine> machines_of(const Config& config) {
     return machines;
 }
 
-/// A record under a free name, or what is known now were lost.
-Record new_record(const Config& config, const std::vector<AdvisedMachine>& machines, Provenance provenance) {
+Provenance provenance_of(const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
+    auto provenance = collect_provenance(argc, argv);
     for (const auto& machine : machines) add_provenance(provenance, machine);
-    auto opening = record_opening(config.output);
-    if (opening.mode == RecordMode::create) opening.mode = RecordMode::next_free;
-    return Record(config.output.path, opening, {experiment.name, experiment.purpose, config.output.text},
-                  std::move(provenance));
+    return provenance;
 }
 
 int body(Config& config, int argc, char** argv) {
@@ -109,21 +106,21 @@ int body(Config& config, int argc, char** argv) {
     progress.reset();
 
     // 3. The record, JSON, the table.
-    auto record = new_record(config, machines, collect_provenance(argc, argv));
+    const auto record = make_record(experiment, config, provenance_of(machines, argc, argv));
     std::int64_t place = 0;
     for (const auto& one : advice.all) {
         const bool ranked = one.verdict == Advised::Verdict::ranked;
         RunWriter run;
         describe_advised(run, one, ranked ? ++place : 0);
-        if (!record.has(one.name())) record.commit(one.name(), run);
+        if (!record->has(one.name())) record->commit(one.name(), run);
     }
-    record.finish();
+    record->finish();
     std::string json_file;
     if (!config.advice.json.empty()) {
         const auto json = advice_json(advice, question);
         json_file = config.output.files.write(config.advice.json, std::as_bytes(std::span(json))).string();
     }
-    fmt::print("{}Record: {}\n", advice_text(advice, question), record.name());
+    fmt::print("{}Record: {}\n", advice_text(advice, question), record->name());
     if (!json_file.empty()) fmt::print("JSON: {}\n", json_file);
     return 0;
 }

@@ -120,13 +120,13 @@ void write_fit(const Config& config, const std::filesystem::path& path, const Fi
 void calibrate_gpu(const Config& config, Backend* gpus, const Provenance& provenance) {
     say_when_interrupted("interrupted; no machine file was written");
     const auto samples_path = beside(config.output.path, samples_ending);
-    SamplesFile samples_file{samples_path, config.output.files.found(samples_path)};
+    std::optional<WrittenFile> samples_file;
     GpuSamples samples;
     if (gpus) {
         samples = measure_gpus(config.problem, config.sweep, *gpus, [&](const GpuSamples& so_far) {
-            samples_file = write_samples(samples_file, so_far, config.output.text, provenance);
+            samples_file = write_samples(samples_file ? *samples_file : config.output.files.file(samples_path), so_far, config.output.text, provenance);
         });
-        fmt::print("Samples: {}\n", samples_file.path.string());
+        fmt::print("Samples: {}\n", samples_file->name().string());
     } else {
         samples = read_samples(config.timing.measured);
     }

@@ -120,12 +120,10 @@ std::shared_ptr<const Plan> GpuSamples::plan(const GpuSample& sample) const {
     return known = std::make_shared<Plan>(make_plan(which, problem_from(config)));
 }
 
-SamplesFile write_samples(const SamplesFile& file, const GpuSamples& all, const std::string& configuration,
+WrittenFile write_samples(const WrittenFile& file, const GpuSamples& all, const std::string& configuration,
                           const Provenance& provenance) {
-    RecordOpening opening = RecordMode::overwrite;
-    opening.found = file.state;
     Record record(
-        file.path, opening,
+        file, RecordMode::overwrite,
         {"calibrate", "Parts of passes on GPUs, none of them a ring, to which a machine file is fitted", configuration},
         provenance);
     RunWriter run;
@@ -150,7 +148,7 @@ SamplesFile write_samples(const SamplesFile& file, const GpuSamples& all, const 
     });
     record.commit(run_name, run);
     record.finish();
-    return {record.name(), record.state()};
+    return record.place();
 }
 
 GpuSamples read_samples(const std::filesystem::path& path) {

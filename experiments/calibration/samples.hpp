@@ -73,14 +73,9 @@ private:
     mutable std::map<std::string, std::shared_ptr<const Plan>> plans_;
 };
 
-struct SamplesFile {
-    std::filesystem::path path;
-    std::optional<FileState> state;  ///< of what may be replaced; none: whatever lies there
-};
-
 /// Writes the samples as a record of `calibrate` with one run, in place of the file or, if somebody has put another
-/// file there since, beside it. Returns the path and the state of what was written.
-SamplesFile write_samples(const SamplesFile& file, const GpuSamples& samples, const std::string& configuration,
+/// file there since, beside it. Returns where it is.
+WrittenFile write_samples(const WrittenFile& file, const GpuSamples& samples, const std::string& configuration,
                           const Provenance& provenance);
 
 /// Throws Error if the file is no such record.

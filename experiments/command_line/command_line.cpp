@@ -155,22 +155,14 @@ void guard_writes(Config& config, const Experiment& experiment) {
                                    resumes ? IfThere::replace : if_there);
 }
 
-/// "record.h5", or the first of "record-2.h5", "record-3.h5" and so on that is not there.
-std::string free_name(const std::string& name) {
-    int number = 1;
-    while (state_of(numbered(name, number)).is_there()) ++number;
-    return numbered(name, number).string();
-}
-
 /// Takes the first free name where the user gave none.
 void choose_output(Config& config) {
     auto& output = config.output;
     if (config.given.contains("output") || output.resume || output.overwrite) return;
-    output.default_path = output.path;
-    output.path = free_name(output.default_path);
-    if (output.path != output.default_path)
-        config.notes.push_back(
-            fmt::format("'{}' exists and stays as it is; this goes to '{}'", output.default_path, output.path));
+    const auto free = free_name(output.path).string();
+    if (free != output.path)
+        config.notes.push_back(fmt::format("'{}' exists and stays as it is; this goes to '{}'", output.path, free));
+    output.path = free;
 }
 
 }  // namespace

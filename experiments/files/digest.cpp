@@ -9,52 +9,42 @@
 #include <cerrno>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
 namespace ringlab::experiments {
 namespace {
 
-class Sha256 {
-public:
-    Sha256() { require_done(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr)); }
-
-    void update(std::string_view bytes) { require_done(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size())); }
-
-    std::string text() {
-        std::array<unsigned char, 32> digest{};
-        require_done(EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr));
-        std::string text;
-        for (const auto byte : digest) text += fmt::format("{:02x}", byte);
-        return text;
+std::string digest_from(std::istream& bytes) {
+    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+    bool done = context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
+    std::vector<char> buffer(1 << 16);
+    while (bytes.good()) {
+        bytes.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+        done = done && EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(bytes.gcount()));
     }
-
-private:
-    static void require_done(bool done) { require(done, "OpenSSL computes no SHA-256 here"); }
-
-    std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_{EVP_MD_CTX_new(), EVP_MD_CTX_free};
-};
+    std::array<unsigned char, 32> digest{};
+    require(done && EVP_DigestFinal_ex(context.get(), digest.data(), nullptr), "OpenSSL computes no SHA-256 here");
+    std::string text;
+    for (const auto byte : digest) text += fmt::format("{:02x}", byte);
+    return text;
+}
 
 }  // namespace
 
-std::string digest_of(std::string_view bytes) {
-    Sha256 hash;
-    hash.update(bytes);
-    return hash.text();
+std::string digest_of(const std::string& bytes) {
+    std::istringstream stream(bytes);
+    return digest_from(stream);
 }
 
 std::string digest_of_file(const std::filesystem::path& path) {
     errno = 0;
     std::ifstream file(path, std::ios::binary);
     require(file.good(), "cannot open {}: {}", path.string(), std::generic_category().message(errno));
-    Sha256 hash;
-    std::vector<char> buffer(1 << 16);
-    while (file.good()) {
-        file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-        hash.update({buffer.data(), static_cast<std::size_t>(file.gcount())});
-    }
+    auto digest = digest_from(file);
     require(file.eof(), "cannot read {}: {}", path.string(), std::generic_category().message(errno));
-    return hash.text();
+    return digest;
 }
 
 }  // namespace ringlab::experiments

@@ -12,13 +12,6 @@ namespace {
 
 FilesRead* current_account = nullptr;
 
-/// State of the file at `path`, or of the file to which a link leads.
-FileState state_behind(const std::filesystem::path& path) {
-    std::error_code missing;
-    const auto place = std::filesystem::canonical(path, missing);
-    return missing ? FileState{} : state_of(place);
-}
-
 }  // namespace
 
 FilesRead::FilesRead() {
@@ -38,30 +31,21 @@ std::string FilesRead::text_of(const std::filesystem::path& path, std::string_vi
     const std::lock_guard lock(mutex_);
     auto* known = find(path);
     if (known && known->text) return *known->text;
-    File file{path.string(), layouts::read_text_from_disk(path, what), {}, {}};
-    return *(known ? *known = std::move(file) : files_.emplace_back(std::move(file))).text;
-}
-
-void FilesRead::note(const std::filesystem::path& path) {
-    const std::lock_guard lock(mutex_);
-    const auto state = state_behind(path);
-    if (const auto* known = find(path))
-        require(known->text || known->state == state,
-                "'{}' was changed by others after this command had begun to read it; start again", path.string());
-    else if (state.is_there())  // else whoever reads it says so
-        files_.push_back({path.string(), {}, state, {}});
+    auto text = layouts::read_text_from_disk(path, what);
+    if (!known) known = &files_.emplace_back(File{path.string(), digest_of(text), {}});
+    return known->text.emplace(std::move(text));
 }
 
 std::string FilesRead::digest(const std::filesystem::path& path) {
-    note(path);
     const std::lock_guard lock(mutex_);
-    return sha256_of(*find(path));
+    if (const auto* known = find(path)) return known->sha256;
+    return files_.emplace_back(File{path.string(), digest_of_file(path), {}}).sha256;
 }
 
 std::vector<FileDigest> FilesRead::digests() {
     const std::lock_guard lock(mutex_);
     std::vector<FileDigest> all;
-    for (auto& file : files_) all.push_back({resource_name(file.path), sha256_of(file)});
+    for (const auto& file : files_) all.push_back({resource_name(file.path), file.sha256});
     return all;
 }
 
@@ -75,16 +59,9 @@ FilesRead::File* FilesRead::find(const std::filesystem::path& path) {
     return found == files_.end() ? nullptr : &*found;
 }
 
-const std::string& FilesRead::sha256_of(File& file) {
-    if (!file.sha256.empty()) return file.sha256;
-    file.sha256 = file.text ? digest_of(*file.text) : digest_of_file(file.path);
-    require(file.text || file.state == state_behind(file.path),
-            "'{}' was changed by others after this command had begun to read it; start again", file.path);
-    return file.sha256;
-}
-
 void note_read(const std::filesystem::path& path) {
-    if (auto* account = FilesRead::current()) account->note(path);
+    auto* account = FilesRead::current();
+    if (account && std::filesystem::is_regular_file(path)) account->digest(path);
 }
 
 std::size_t count_read() {

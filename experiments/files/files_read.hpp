@@ -1,11 +1,10 @@
 #pragma once
 
-#include "experiments/files/written_file.hpp"
-
 #include <filesystem>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringlab::experiments {
@@ -19,8 +18,7 @@ struct FileDigest {
 /// A list of all files whose contents influence the results of a command; run_program() keeps one. Texts enter it
 /// through layouts::read_text(). Code that reads any other file calls note_read(). Any thread may call it.
 ///
-/// A text is read only once. Later calls get the same text, so that all runs of a sweep use the same contents, and the
-/// digest is that of the contents that were used.
+/// A text is read only once. Later calls get the same text, so that all runs of a sweep use the same contents.
 class FilesRead {
 public:
     FilesRead();
@@ -31,34 +29,28 @@ public:
     /// The list of this command; null if none is kept.
     static FilesRead* current();
 
-    /// See note_read().
-    void note(const std::filesystem::path& path);
-
-    /// SHA-256 of the contents of a file that was noted. Throws Error if somebody has changed the file since.
+    /// Adds a file, if it is not there yet. SHA-256 of its contents when it was added.
     std::string digest(const std::filesystem::path& path);
 
-    /// All files so far, in the order in which they were first read. Throws Error as digest() does.
+    /// All files so far, in the order in which they were first read.
     std::vector<FileDigest> digests();
     std::size_t count();
 
 private:
     struct File {
-        std::string path;
+        std::string path, sha256;
         std::optional<std::string> text;  ///< what was read of a text
-        FileState state;                  ///< of any other file, when it was first read
-        std::string sha256;               ///< once it was asked for
     };
 
     std::string text_of(const std::filesystem::path& path, std::string_view what);
     File* find(const std::filesystem::path& path);
-    const std::string& sha256_of(File& file);
 
     std::mutex mutex_;
     std::vector<File> files_;
 };
 
-/// Adds a file that is not a text, and whose contents influence results, to the list. Throws Error if it was read
-/// before and has changed since. Does nothing if no list is kept.
+/// Adds a file that is not a text, and whose contents influence results, to the list. Does nothing if no list is kept
+/// or there is no such file, which whoever reads it says.
 void note_read(const std::filesystem::path& path);
 
 /// Number of files in the list so far; 0 if no list is kept.

@@ -107,9 +107,11 @@ FileState state_of(const fs::path& path) {
     return {status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec * giga + status.st_mtim.tv_nsec};
 }
 
-fs::path numbered(const fs::path& path, int number) {
-    if (number == 1) return path;
-    return path.parent_path() / fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string());
+fs::path free_name(const fs::path& path) {
+    auto name = path;
+    for (int number = 2; state_of(name).is_there(); ++number)
+        name = path.parent_path() / fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string());
+    return name;
 }
 
 void require_regular_file(const fs::path& path, const std::string& what) {
@@ -129,40 +131,18 @@ void require_replaceable(const fs::path& path) {
             status.st_mode & 07777);
 }
 
-WrittenFile::WrittenFile(const fs::path& name, const std::optional<FileState>& found, const fs::path& base)
-    : base_(base.empty() ? name : base) {
-    take(name);
-    if (found) state_ = *found;
-}
-
 void WrittenFile::take(const fs::path& name) {
-    require(!name.empty(), "what is written needs a file name");
     std::error_code ignored;
     name_ = name;
     path_ = fs::canonical(name, ignored);
     if (path_.empty()) path_ = name;
-    const auto folder = fs::absolute(path_).parent_path();
-    require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", name.string(), folder.string());
     state_ = state_of(path_);
-}
-
-void WrittenFile::take_free_name() {
-    int number = 2;
-    while (state_of(numbered(base_, number)).is_there()) ++number;
-    take(numbered(base_, number));
-}
-
-void WrittenFile::leave_what_is_there() {
-    if (!state_.is_there()) return;
-    const auto before = name_;
-    take_free_name();
-    fmt::print(stderr, "[note] '{}' was taken meanwhile; this goes to '{}'\n", before.string(), name_.string());
 }
 
 void WrittenFile::write(std::span<const std::byte> bytes) {
     while (!replaced_by(bytes)) {
         const auto before = name_;
-        take_free_name();
+        take(free_name(before));
         fmt::print(stderr,
                    "[note] '{}' is not the file that was there before: it stays as it is, and this goes to '{}'\n",
                    before.string(), name_.string());

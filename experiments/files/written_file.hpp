@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -24,8 +23,8 @@ struct FileState {
 /// State of what lies at `path` now: of a link itself, not of its target.
 FileState state_of(const std::filesystem::path& path);
 
-/// `path` for 1; "record-2.h5" for "record.h5" and 2.
-std::filesystem::path numbered(const std::filesystem::path& path, int number);
+/// `path`, or the first of "record-2.h5", "record-3.h5" and so on where there is nothing.
+std::filesystem::path free_name(const std::filesystem::path& path);
 
 /// Throws Error if there is something at `path` that is not a regular file, such as a FIFO, which could block for ever.
 /// `what` names the kind of file in the message: "input".
@@ -40,10 +39,8 @@ void require_replaceable(const std::filesystem::path& path);
 /// next free one of the numbered names, with a note on stderr.
 class WrittenFile {
 public:
-    /// `found` is what may be replaced; without it, what is there now. `base` is the name that numbers are added to;
-    /// without it, `name`. A link is followed. Throws Error if the folder is missing.
-    explicit WrittenFile(const std::filesystem::path& name, const std::optional<FileState>& found = {},
-                         const std::filesystem::path& base = {});
+    /// What is at the path now may be replaced. A link is followed.
+    WrittenFile(const std::filesystem::path& name) { take(name); }
 
     /// As it was given, or the numbered name that was taken.
     const std::filesystem::path& name() const { return name_; }
@@ -53,8 +50,8 @@ public:
     /// Whether there is what was found, or what was written last.
     bool is_untouched() const { return state_of(path_) == state_; }
 
-    /// Takes the next free name if there is a file at this one.
-    void leave_what_is_there();
+    /// From now on nothing may be replaced but what is written.
+    void spare_what_is_there() { state_ = {}; }
 
     /// Throws Error, with the old contents intact, if the disk is full or not writable.
     void write(std::span<const std::byte> bytes);
@@ -64,10 +61,9 @@ public:
 
 private:
     void take(const std::filesystem::path& name);
-    void take_free_name();
     bool replaced_by(std::span<const std::byte> bytes);
 
-    std::filesystem::path name_, base_, path_;
+    std::filesystem::path name_, path_;
     FileState state_;
 };
 

@@ -236,7 +236,6 @@ InputData load_inputs(const std::filesystem::path& path, const LoadOptions& opti
         inputs.dout = normal_dout(problem, options.seed);
         reference::round_in_place({inputs.dout.data(), inputs.dout.size()}, problem.dtype);
     }
-    note_read(path);  // throws Error if the file was changed in the meantime
     return std::move(open.data);
 }
 

@@ -128,7 +128,6 @@ struct MemoryConfig {
 /// Where results are written, and what a record keeps about how they were made.
 struct OutputConfig {
     std::string path;
-    std::string default_path;  ///< of which `path` is the first free one of the numbered names; empty: it was given
     std::string save_tensors;  ///< a folder; empty: they are not saved
     bool resume = false;
     bool overwrite = false;

@@ -110,18 +110,19 @@ void FileGuard::writes(const std::string& what, const fs::path& path, FileKind k
         require(is_of_kind(place, kind), "{} '{}' exists and is no {}, or damaged: it is not replaced; write elsewhere",
                 what, path.string(), name_of(kind));
     }
-    written_.push_back({what, path, place, state_of(place)});
+    written_.push_back({what, path, place});
+    to_write_.emplace_back(path);
 }
 
-std::optional<FileState> FileGuard::found(const fs::path& path) const {
-    const auto same = std::ranges::find(written_, path, &File::path);
-    return same == written_.end() ? std::nullopt : std::optional(same->state);
+WrittenFile FileGuard::file(const fs::path& path) const {
+    const auto same = std::ranges::find(to_write_, path, &WrittenFile::name);
+    return same == to_write_.end() ? WrittenFile(path) : *same;
 }
 
 fs::path FileGuard::write(const fs::path& path, std::span<const std::byte> bytes) const {
-    WrittenFile file(path, found(path));
-    file.write(bytes);
-    return file.name();
+    auto written = file(path);
+    written.write(bytes);
+    return written.name();
 }
 
 }  // namespace ringlab::experiments

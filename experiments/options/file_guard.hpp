@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,10 +40,10 @@ public:
     ///     or damaged.
     void writes(const std::string& what, const std::filesystem::path& path, FileKind kind, IfThere if_there);
 
-    /// State of the file at `path` at the time of writes(); none if writes() was not called for it.
-    std::optional<FileState> found(const std::filesystem::path& path) const;
+    /// A file to write. If it was passed to writes(), what was there then may be replaced.
+    WrittenFile file(const std::filesystem::path& path) const;
 
-    /// Writes a file that was passed to writes(), as WrittenFile::write(). Returns its path, as given or numbered.
+    /// Writes such a file. Returns its path, as given or numbered.
     std::filesystem::path write(const std::filesystem::path& path, std::span<const std::byte> bytes) const;
 
 private:
@@ -52,10 +51,10 @@ private:
         std::string what;
         std::filesystem::path path;   ///< as given
         std::filesystem::path place;  ///< without links, as far as it exists
-        FileState state = {};         ///< of a file to write: what lies there so far
     };
 
     std::vector<File> read_, written_;
+    std::vector<WrittenFile> to_write_;  // in the order of written_
 };
 
 }  // namespace ringlab::experiments

@@ -12,8 +12,7 @@
 /// The little of HDF5 that Ringlab needs, owned and checked: whatever fails throws Error with one line that names the
 /// file and object and ends in HDF5's own most specific reason. Not for several threads at once.
 ///
-/// By hand and not with HighFive, which Debian 12 does not package, and in which what makes up most of this would be
-/// calls of C functions all the same: dimension scales, images in memory, storage properties, bf16 and fp16.
+/// By hand and not with HighFive, which Debian 12 does not package.
 namespace ringlab::experiments::hdf5 {
 
 /// An HDF5 identifier (hid_t) and the function that gives it back.
@@ -41,8 +40,9 @@ private:
 };
 
 /// What an attribute may hold; text is UTF-8 of variable length, which h5py reads as str.
-using Attribute = std::variant<std::string, double, std::int64_t, std::vector<std::string>, std::vector<double>,
-                               std::vector<std::int64_t>, std::vector<std::int8_t>>;
+using Attribute = std::variant<std::string, double, std::int64_t, std::int32_t, std::int8_t,
+                               std::vector<std::string>, std::vector<double>, std::vector<std::int64_t>,
+                               std::vector<std::int8_t>>;
 
 /// What a dataset may be written from.
 using Values = std::variant<std::vector<double>, std::vector<float>, std::vector<std::int64_t>,
@@ -63,9 +63,6 @@ public:
 
     void set(const std::string& attribute, const Attribute& value);
 
-    /// Sets all attributes that an object of another file has, which is no dimension scale.
-    void copy_attributes(const Object& from);
-
     bool has(const std::string& attribute) const;
 
     /// The one text or number that the attribute holds (a boolean of h5py is the number 0 or 1).
@@ -74,6 +71,9 @@ public:
 
     /// All texts that the attribute holds.
     std::vector<std::string> texts(const std::string& attribute) const;
+
+    /// All attributes by name, whole numbers in 64 bits. Not for dimension scales, whose attributes hold references.
+    std::vector<std::pair<std::string, Attribute>> attributes() const;
 
     /// "FILE:/path/inside", for messages.
     const std::string& name() const { return name_; }
@@ -103,16 +103,8 @@ public:
     /// The block of `count` elements from `offset` on, each of length shape().size(), as doubles.
     void read_block(Extents offset, Extents count, std::span<double> out) const;
 
-    /// Enlarges a dataset that make_growing() made to `shape`. New elements hold the fill value.
-    void grow(Extents shape);
-    void write_block(Extents offset, Extents count, const Values& values);
-
     /// All elements, in the type that they are stored in.
     void write(std::span<const double> values);
-
-    /// Tells readers, by the attribute _FillValue, that elements of an integer dataset are missing. Floating-point and
-    /// text ones say so by NaN and "".
-    void tell_missing();
 
     /// Names of the scales attached, one for each dimension, "" where there is none.
     std::vector<std::string> scales() const;
@@ -140,18 +132,15 @@ public:
     /// Makes the group, and the groups on the way to it; opens it if it is there.
     Group make_group(const std::string& path);
 
-    /// A dataset of this shape (none: a single value): small ones beside their attributes, larger ones compressed in
-    /// few chunks; texts all as long as the longest, since HDF5 compresses no others.
-    Dataset make_dataset(const std::string& path, const Values& values, Extents shape);
-
-    /// An empty dataset of the type of `like` that can grow in all its dimensions, and takes up 2 KB more for it.
-    /// `of_one` is the shape of what is added at a time, or the number of rows of a chunk if there is one dimension.
-    Dataset make_growing(const std::string& path, const Values& like, Extents of_one);
+    /// A dataset of this shape (none: a single value), with all texts as long as the longest, since HDF5 compresses no
+    /// others. If it is not small, `packed` compresses it, which takes longer than to write it.
+    Dataset make_dataset(const std::string& path, const Values& values, Extents shape, bool packed = true);
 
     /// An empty, uncompressed dataset to write() to. `stored` must be a floating type or uint16.
     Dataset make_dataset(const std::string& path, Element stored, Extents shape);
 
 private:
+    Dataset make(const std::string& path, const Handle& type, Extents shape, const Handle& storage);
     std::string path_name(const std::string& path) const { return name() + (name().back() == '/' ? "" : "/") + path; }
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "experiments/files/written_file.hpp"
+#include "experiments/record/column.hpp"
 #include "experiments/record/provenance.hpp"
 #include "experiments/record/run_writer.hpp"
 
@@ -15,26 +16,11 @@ namespace ringlab::experiments {
 /// Opens a record for reading; it counts among the files that the command has read. Throws Error of one line.
 hdf5::File open_record(const std::filesystem::path& path);
 
-/// Gives a dataset the attributes that every one has, and an enumeration the names of its values 0, 1, ..., with blanks
-/// between them.
-void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description,
-              const std::string& meanings = "");
-
 /// What happens if there is a file at the record's path.
 enum class RecordMode {
-    create,     ///< refuse if there is a file
-    next_free,  ///< the next free name if this one is taken
-    overwrite,  ///< in place of any record, as soon as the first run is done
+    create,     ///< it stays, and the record goes to the next free name
+    overwrite,  ///< the record takes its place as soon as the first run is done
     resume,     ///< add to the record of the same experiment and configuration; a new one if there is none
-};
-
-/// How a record is opened.
-struct RecordOpening {
-    RecordOpening(RecordMode given_mode) : mode(given_mode) {}
-
-    RecordMode mode;
-    std::optional<FileState> found = {};  ///< what `overwrite` may replace; none: whatever lies there now
-    std::filesystem::path base = {};      ///< of names that are numbered, "predict.h5"; empty: the record's own
 };
 
 /// What a record is of; a record can only be resumed by its like.
@@ -60,29 +46,25 @@ struct RecordHeader {
 ///
 /// Every dataset has the attributes units and description.
 ///
-/// The file on disk holds finished runs alone, at every moment (see WrittenFile), so that readers may come at any time.
-/// The cost of a commit is therefore one copy of the file in memory and on disk.
-///
-/// While it grows its datasets have unlimited dimensions, which take up more than most of what they hold. finish() writes
-/// it once more, packed.
+/// All of it is in memory too, as columns, from which tables are made. The file on disk holds finished runs alone, at
+/// every moment (see WrittenFile), so that readers may come at any time. A commit therefore writes the whole file; only
+/// finish() compresses it.
 // clang-format on
 class Record {
 public:
     static constexpr std::int64_t schema = 3;
 
-    /// Throws Error, and leaves any file there as it is, if the mode forbids it, or if
-    /// a record to resume cannot be read or is of something else: of another configuration, or of files (see
-    /// FilesRead) whose contents were others; the first difference is then named.
-    Record(const std::filesystem::path& path, RecordOpening opening, RecordHeader header, Provenance provenance);
+    /// Throws Error, and leaves any file there as it is, if a record to resume cannot be read or is of something else:
+    /// of another configuration, or of files (see FilesRead) whose contents were others; the first difference is then
+    /// named.
+    Record(const WrittenFile& place, RecordMode mode, RecordHeader header, Provenance provenance);
 
     /// Without finish() and before any run, as where the first one throws, no new file is left.
     ~Record();
 
     /// Where it is, by the name that was given or by the free one that was taken.
     std::string name() const { return place_.name().string(); }
-
-    /// State of the file that was written last.
-    FileState state() const { return state_of(place_.path()); }
+    const WrittenFile& place() const { return place_; }
 
     /// All runs are done.
     void finish();
@@ -107,38 +89,33 @@ public:
 private:
     void start();
     void resume();
-    void load();
-    void look_around();
-    std::string difference(const std::string& attribute, const std::string& value) const;
+    RecordHeader load();
+    std::vector<std::byte> image(bool packed) const;
     std::string changed_file() const;
     void add_session();
     std::size_t index_of(const std::string& run) const;
+    const Column* find(const std::string& path) const;
+    const Column& column(const std::string& path) const;
 
     // record_append.cpp
-    enum class Storage { packed, growing };
-    static hdf5::File copied(const hdf5::File& record, const std::filesystem::path& path, Storage storage);
-    hdf5::Dataset make_scale(const std::string& dimension, const hdf5::Values& like, const std::string& unit,
-                             const std::string& description);
-    hdf5::Dataset make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& of_one_run);
+    Column& scale(const std::string& dimension, const hdf5::Values& empty, const std::string& description);
     void count_up(const std::string& dimension, std::int64_t length);
     void set_coordinates(const RunWriter::Item& given);
     std::int64_t place_of(const std::string& dimension, const std::string& label);
+    void append(const Column& part, hdf5::Extents offset);
     void append(const RunWriter::Item& item, std::int64_t run);
     void append(const RunWriter::Spans& item, std::int64_t run);
-    void extend_all(std::int64_t runs);
 
     WrittenFile place_;
     bool is_new_ = false;     // made by this object, and finish() was not called
-    bool has_grown_ = false;  // since it was packed, or read
+    bool is_packed_ = false;  // what is on disk
     RecordHeader header_;
     Provenance provenance_;
-    std::optional<hdf5::File> file_;           // in memory; what is on disk, but while a commit goes on
-    std::vector<std::string> runs_, stacked_;  // names; paths of the datasets whose first dimension is run
-    struct Session {
-        std::int64_t number;  // of its group of /provenance
-        std::size_t files;    // that were read when it was made
-    };
-    std::optional<Session> session_;
+    // What is on disk, but while a commit goes on.
+    std::vector<Column> columns_;
+    std::vector<Provenance> sessions_;
+    std::vector<std::string> runs_;
+    std::optional<std::size_t> files_of_session_;  // that were read when this invocation's last session was made
 };
 
 }  // namespace ringlab::experiments

@@ -220,18 +220,17 @@ std::string file_name_of(const std::string& run) {
 
 fs::path tensors_path(const fs::path& folder, const std::string& run) { return folder / (file_name_of(run) + ".h5"); }
 
-fs::path save_tensors(const fs::path& folder, const std::string& run, const layouts::Problem& problem,
-                      const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,
-                      DType arithmetic, const Provenance& provenance, const TensorNotes& notes,
-                      const std::optional<FileState>& found) {
+void save_tensors(WrittenFile place, const std::string& run, const layouts::Problem& problem,
+                  const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,
+                  DType arithmetic, const Provenance& provenance, const TensorNotes& notes) {
     reference::require_inputs(problem, mask, inputs);
     require_outputs(problem, outputs);
+    const auto folder = fs::absolute(place.name()).parent_path();
     std::error_code error;
     fs::create_directories(folder, error);
     require(fs::is_directory(folder), "cannot make the folder {}: {}", folder.string(), error.message());
-    const auto path = tensors_path(folder, run);
-    require_replaceable(path);
-    Writer writer(path);
+    require_replaceable(place.path());
+    Writer writer(place.path());
     write_facts(writer.file(), run, problem, mask, arithmetic, notes);
     write_scales(writer, problem);
     write_mask(writer, mask);
@@ -240,9 +239,7 @@ fs::path save_tensors(const fs::path& folder, const std::string& run, const layo
     write_tensors(writer, problem, inputs, outputs);
     auto group = writer.file().make_group("provenance");
     for (const auto& [name, value] : provenance.entries()) group.set(name, value);
-    WrittenFile file(path, found);
-    file.write(writer.file().image());
-    return file.name();
+    place.write(writer.file().image());
 }
 
 }  // namespace ringlab::experiments

@@ -7,7 +7,6 @@
 #include "reference/tensors/tensors.hpp"
 
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +20,7 @@ inline const std::string tensors_file_description =
 /// that is too long is cut, and a digest keeps it unique.
 std::string file_name_of(const std::string& run);
 
-/// Path to which save_tensors() writes the run.
+/// Path of the file of a run in a folder.
 std::filesystem::path tensors_path(const std::filesystem::path& folder, const std::string& run);
 
 /// What a file of saved tensors says of its run beside tensors and mask.
@@ -31,8 +30,8 @@ struct TensorNotes {
     std::vector<std::int64_t> document_lengths;  ///< of the input, over `tokens`
 };
 
-/// Writes what went into a run and what came out to FOLDER/RUN.h5, made if need be and replaced whole, for anyone to
-/// check with other software: experiments/check_tensors.py needs NumPy and h5py alone.
+/// Writes what went into a run and what came out to a file, whose folder is made if need be, for anyone to check with
+/// other software: experiments/check_tensors.py needs NumPy and h5py alone.
 ///
 /// Datasets: q, k, v, do in the dtype of the problem (bf16 as uint16 bit patterns), o, lse, dq, dk, dv as computed, in
 /// fp64; row_begin, row_end, row_sink and key_valid: row i sees keys j with key_valid[j] and (row_begin[i] <= j <
@@ -47,13 +46,9 @@ struct TensorNotes {
 /// has documents, document_lengths, padding as the last one; the group /provenance as in a record. q, k, v and do make
 /// the file fit for --input, too.
 ///
-/// Returns the file's path, which is tensors_path(), or a name beside it where others have put another file there than
-/// was `found` (none: whatever lies there may be replaced). Throws Error if shapes do not fit or the file cannot be
-/// written.
-std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,
-                                   const layouts::Problem& problem, const layouts::Mask& mask,
-                                   const reference::Inputs& inputs, const reference::Outputs& outputs,
-                                   layouts::DType arithmetic, const Provenance& provenance,
-                                   const TensorNotes& notes = {}, const std::optional<FileState>& found = {});
+/// Throws Error if shapes do not fit or the file cannot be written.
+void save_tensors(WrittenFile file, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
+                  const reference::Inputs& inputs, const reference::Outputs& outputs, layouts::DType arithmetic,
+                  const Provenance& provenance, const TensorNotes& notes = {});
 
 }  // namespace ringlab::experiments

@@ -1,29 +1,21 @@
 #include "experiments/study/forecast.hpp"
 
 #include "experiments/execution/backend.hpp"
-#include "experiments/inputs/inputs.hpp"
 #include "experiments/study/judge.hpp"
 #include "layouts/basics/checked_arithmetic.hpp"
 #include "layouts/basics/typed_names.hpp"
 #include "layouts/program/timeline.hpp"
-#include "reference/attention/blocked.hpp"
-#include "reference/ranks/cpu_backend.hpp"
-#include "reference/ranks/transport.hpp"
 #include "sim/play/fold.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <thread>
-
-#include <sys/resource.h>
-#include <unistd.h>
 
 namespace ringlab::experiments {
 namespace {
@@ -41,7 +33,8 @@ constexpr double seconds_per_simulated = 0.6e-6, seconds_per_tile = 3e-9;
 // Measured with pull on a busy computer: 0.6 to 2.3 us with 64 to 512 ranks, 0.96 us with 1024. Operations that were
 // read ahead of a rank's host stay in memory: 20 to 21 bytes for each operation of both passes.
 constexpr double seconds_per_fetching = 1e-6, bytes_per_fetching = 21;
-constexpr double seconds_per_generated = 30e-9;  // a random number
+// Of ranks on processors, and of the reference, on one core of a laptop.
+constexpr double seconds_per_flop = 1e-10, seconds_per_rank = 1e-4, seconds_per_rank_step = 2e-5;
 constexpr double day = 86400, minute = 60;
 constexpr double announced_from = 4;  // seconds; shorter sweeps are not announced
 constexpr double longest_wait = 7 * day;
@@ -97,52 +90,6 @@ double processes_here(const ExecutionConfig& config, int ranks) {
     return static_cast<double>(ranks) * config.replicas;
 }
 
-/// The shortest time of three runs, because the first one warms up caches and libraries, and other processes may
-/// disturb any of them.
-template <class Body>
-double seconds_for(Body body) {
-    auto quickest = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < 3; ++i) {
-        const auto begin = std::chrono::steady_clock::now();
-        body();
-        quickest = std::min(quickest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
-    return quickest;
-}
-
-/// Executes both passes of a causal ring on `ranks` ranks of this process.
-void execute(const layouts::Problem& problem, const reference::Inputs& inputs, int ranks) {
-    const auto mask = layouts::make_mask("causal", problem.tokens);
-    const auto layout = layouts::make_layout("contiguous", problem.tokens, ranks);
-    const auto policy = policy_from("", problem.dtype);
-    layouts::ScheduleOptions options{"ring", layouts::Pass::forward, policy.accumulation, policy.gradient_dtype};
-    const auto forward = layouts::make_schedule(problem, mask, layout, options);
-    options.pass = layouts::Pass::backward;
-    const auto backward = layouts::make_schedule(problem, mask, layout, options);
-    reference::ThreadWorld world({ranks, 1});
-    reference::run(world, *forward, backward.get(), inputs, {});
-}
-
-/// Throws Error if the address space is limited (ulimit -v) to less than the threads need. OpenBLAS retries a failed
-/// allocation for ever.
-void require_address_space(const Config& config) {
-    rlimit limit{};
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-    constexpr double of_a_thread = 128 * mebi;  // what OpenBLAS maps for a thread that multiplies matrices
-    double pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    const auto ranks = config.execution.mpi ? 1
-                                            : *std::max_element(config.sweep.ranks.begin(), config.sweep.ranks.end()) *
-                                                  config.execution.replicas;
-    const auto threads = ranks + static_cast<int>(std::thread::hardware_concurrency());
-    const auto used = pages * static_cast<double>(sysconf(_SC_PAGESIZE)), whole = static_cast<double>(limit.rlim_cur);
-    const auto needed = used + threads * of_a_thread;
-    require(needed <= whole,
-            "the address space is limited to {} (ulimit -v), and {} threads that multiply matrices need {}; raise the "
-            "limit or give fewer --ranks",
-            bytes_text(whole), threads, bytes_text(needed));
-}
-
 }  // namespace
 
 double free_memory() {
@@ -163,7 +110,6 @@ double free_memory() {
 
 void Forecast::require_ranks_to_execute() const {
     const auto most = free_memory();
-    require_address_space(config_);
     for (const auto ranks : config_.sweep.ranks) {
         const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.execution.replicas;
         require(needed <= most,
@@ -185,43 +131,6 @@ void Forecast::require_ranks_to_predict() const {
     }
 }
 
-Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
-    constexpr double most_flop = 2e7;
-    constexpr std::int64_t most_dims = 256;
-    const auto flop_per_pair = [](const layouts::Problem& p) {
-        return p.forward_flop_per_pair() + p.backward_flop_per_pair();
-    };
-    auto problem = like.expanded();
-    problem.batch = problem.query_heads = problem.kv_heads = 1;
-    problem.head_dim = std::min(like.head_dim, most_dims);
-    problem.value_dim = std::min(like.value_dim, most_dims);
-    problem.rotary = {};  // does not fit the smaller heads, and is not part of a pass
-    problem.sinks = {};   // belong to other heads, and take hardly any time
-    // A short sequence is measured at its own length, because it takes longer for each pair.
-    const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
-    problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);
-    problem.queries.clear();
-    const auto known = rates_.find(problem.tokens);
-    if (known != rates_.end()) return known->second;
-
-    const auto inputs = generate_inputs("normal", problem, 1).inputs;
-    const auto mask = layouts::make_mask("causal", problem.tokens);
-    const auto stretch = flop_per_pair(like) / flop_per_pair(problem) / pairs_of(mask);
-    Rates rates;
-    rates.judged_pair = seconds_for([&] { reference::blocked_attention(problem, mask, inputs); }) * stretch;
-    rates.pair = seconds_for([&] { execute(problem, inputs, 1); }) * stretch;
-
-    constexpr int ranks = 16;
-    auto tiny = problem;
-    tiny.tokens = ranks;
-    tiny.head_dim = tiny.value_dim = 1;
-    const auto tiny_inputs = generate_inputs("normal", tiny, 1).inputs;
-    const auto tiny_seconds = seconds_for([&] { execute(tiny, tiny_inputs, ranks); });
-    rates.rank = tiny_seconds / ranks;
-    rates.rank_step = tiny_seconds / (ranks * ranks);
-    return rates_[problem.tokens] = rates;
-}
-
 void Forecast::add(const Case& which, double seconds, double share, double bytes, double rank_bytes) {
     ++runs_;
     seconds_ += share;
@@ -240,32 +149,25 @@ void Forecast::add(const Case& which, double seconds, double share, double bytes
 void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto& problem = plan.problem;
     const double ranks = which.ranks, replicas = config_.execution.replicas;
-    const double repeats = config_.execution.repeats;
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
-    const auto pairs = pairs_of(plan.mask(), problem.queries);
     const auto operations = operations_of(plan) * replicas;
     const auto steps = operations / operations_per_step;
     const auto tensors =
         static_cast<double>(layouts::tensor_bytes(problem, 8).value_or(0)) * replicas;  // half in, half out
 
-    // No time is measured for a small sweep, which would be finished before its forecast.
-    constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
-    const auto flop = pairs * heads * (problem.forward_flop_per_pair() + problem.backward_flop_per_pair());
     double seconds = 0;
-    if (backend_kind(config_.execution)->on_processors() &&
-        (flop * repeats > little_flop || steps * repeats > few_steps || ranks * replicas > few_ranks ||
-         heads * repeats > few_heads)) {
-        const auto rates = measured_rates(problem);
-        const auto at_once = std::min(processors(), ranks * replicas);
-        seconds =
-            repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
+    if (backend_kind(config_.execution)->on_processors()) {
+        const auto flop_per_pair = problem.forward_flop_per_pair() + problem.backward_flop_per_pair();
+        const auto seconds_per_pair = heads * flop_per_pair * seconds_per_flop;
+        const auto pairs = pairs_of(plan.mask(), problem.queries);
+        seconds = config_.execution.repeats *
+                  (pairs * seconds_per_pair / std::min(processors(), ranks * replicas) +
+                   steps * seconds_per_rank_step + ranks * replicas * seconds_per_rank);
         const auto judged = fmt::format("{} {} {} {}", which.mask, which.input, problem.tokens, which.queries);
-        if (config_.judging.judge && (judged != judged_ || replicas > 1)) {
-            seconds += heads * rates.judged_pair *
-                           judging_of(problem, plan.mask(), {.whole_tokens = config_.judging.limit}).pairs +
-                       tensors / 16 * seconds_per_generated;
-            judged_ = judged;
-        }
+        if (config_.judging.judge && (judged != judged_ || replicas > 1))
+            seconds += seconds_per_pair *
+                       judging_of(problem, plan.mask(), {.whole_tokens = config_.judging.limit}).pairs;
+        judged_ = judged;
     }
     // Memory: the inputs on every process. On root, in addition, each rank's own tensors, the results in messages,
     // gathered and expected, with o twice; and the inputs again if they are rotated or made from a latent.
@@ -310,35 +212,25 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
 
 void Forecast::announce() const {
     const auto free = free_memory();
-    const auto refuse = [&](bool fits, const std::string& what, const std::string& hint) {
-        require(fits, "{}: {}", what, hint);
-    };
-    refuse(bytes_ <= free,
-           fmt::format("'{}' needs about {} of memory, {} are free", largest_.name(), bytes_text(bytes_),
-                       bytes_text(free)),
-           fmt::format("{}fewer heads, batch elements, replicas or ranks would fit", [&] {
-               const auto tokens = std::floor(static_cast<double>(largest_.tokens) * free / bytes_);
-               return tokens < largest_.ranks ? std::string() : fmt::format("about {:.0f} tokens, or ", tokens);
-           }()));
-    const auto hint = [&](double wait) {
-        // Pairs grow with the square of the tokens, and steps with the square of the ranks.
-        const auto shrink = std::sqrt(wait / longest_seconds_);
-        return fmt::format("about {:.0f} tokens over {} ranks would take {}, or fewer heads, repeats{}",
-                           std::max(1.0, std::floor(static_cast<double>(longest_.tokens) * shrink)),
-                           std::max(1.0, std::floor(longest_.ranks * (longest_.tokens > longest_.ranks ? 1 : shrink))),
-                           duration_text(wait), predicts_tiles_ ? ", or --compute-model rate" : "");
-    };
-    refuse(seconds() <= longest_wait,
-           fmt::format("{} runs would take about {}, '{}' alone {}", runs_, duration_text(seconds()), longest_.name(),
-                       duration_text(longest_seconds_)),
-           hint(10 * minute));
+    require(bytes_ <= free,
+            "'{}' needs about {} of memory, {} are free: about {:.0f} tokens, or fewer heads, batch elements, replicas "
+            "or ranks would fit",
+            largest_.name(), bytes_text(bytes_), bytes_text(free),
+            std::floor(static_cast<double>(largest_.tokens) * free / bytes_));
+    // Pairs grow with the square of the tokens, and steps with the square of the ranks.
+    const auto shrink = std::sqrt(10 * minute / longest_seconds_);
+    const auto hint = fmt::format(
+        "about {:.0f} tokens over {} ranks would take {}, or fewer heads, repeats{}",
+        std::max(1.0, std::floor(static_cast<double>(longest_.tokens) * shrink)),
+        std::max(1.0, std::floor(longest_.ranks * (longest_.tokens > longest_.ranks ? 1 : shrink))),
+        duration_text(10 * minute), predicts_tiles_ ? ", or --compute-model rate" : "");
+    require(seconds() <= longest_wait, "{} runs would take about {}, '{}' alone {}: {}", runs_,
+            duration_text(seconds()), longest_.name(), duration_text(longest_seconds_), hint);
     if (seconds() < announced_from) return;
     fmt::print(stderr, "[estimate] {} run{}: about {}, {} of memory{}{}\n", runs_, runs_ == 1 ? "" : "s",
                duration_text(seconds()), bytes_text(bytes_),
                rank_bytes_ == 0 ? "" : fmt::format(" at most, of which {} for each rank", bytes_text(rank_bytes_)),
-               longest_seconds_ < 10 * minute ? ""
-                                              : fmt::format("; '{}' alone {}: {}", longest_.name(),
-                                                            duration_text(longest_seconds_), hint(minute)));
+               longest_seconds_ < 10 * minute ? "" : "; " + hint);
 }
 
 }  // namespace ringlab::experiments

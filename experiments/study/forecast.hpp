@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <string>
 
 namespace ringlab::experiments {
 
-/// Time and memory that a sweep will take on this computer. Time comes from a rate, measured in a fraction of a second
-/// on a small case of the same kind; memory comes from the sizes of what is held at once. Accurate within a factor of
-/// about two if every rank has a processor.
+/// Time and memory that a sweep will take on this computer. Time comes from what an operation takes on a laptop, so it
+/// may be off by a factor of three; memory comes from the sizes of what is held at once.
 class Forecast {
 public:
     explicit Forecast(const Config& config) : config_(config) {}
@@ -42,21 +40,11 @@ public:
     double bytes() const { return bytes_; }
 
 private:
-    /// Measured seconds for each unit of work.
-    struct Rates {
-        double pair = 0;         ///< a visible pair of one head, both passes, on one processor
-        double judged_pair = 0;  ///< the same for the reference
-        double rank = 0;         ///< a rank's thread and buffers
-        double rank_step = 0;    ///< of one rank: its operations and messages, whatever their size
-    };
-
-    Rates measured_rates(const layouts::Problem& problem);
     /// `seconds` by itself, `share` beside others on as many threads.
     void add(const Case& which, double seconds, double share, double bytes, double rank_bytes);
 
     const Config& config_;
-    std::map<std::int64_t, Rates> rates_;  // by tokens of the small case
-    std::string judged_;                   // what the reference was last computed for
+    std::string judged_;  // what the reference was last computed for
     bool predicts_tiles_ = false;
     double seconds_ = 0, bytes_ = 0, rank_bytes_ = 0, longest_seconds_ = 0;
     double longest_run_ = 0;  // of those that are predicted

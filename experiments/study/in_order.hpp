@@ -1,13 +1,11 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
-#include <exception>
-#include <mutex>
-#include <optional>
+#include <deque>
+#include <future>
+#include <semaphore>
 #include <thread>
-#include <vector>
 
 namespace ringlab::experiments {
 
@@ -20,60 +18,26 @@ inline int threads_of(int asked) {
 /// of them has at most one result that waits to be taken. Throws what make(i) threw when i is next.
 template <class Make, class Take>
 void make_in_parallel(std::size_t count, int threads, const Make& make, const Take& take) {
-    using Result = decltype(make(std::size_t{}));
     if (threads <= 1) {
         for (std::size_t i = 0; i < count; ++i) take(i, make(i));
         return;
     }
-    struct Made {
-        std::optional<Result> result;
-        std::exception_ptr error;
+    std::counting_semaphore<> free(threads);
+    const auto make_when_free = [&](std::size_t i) {
+        struct Busy {
+            std::counting_semaphore<>& free;
+            explicit Busy(std::counting_semaphore<>& given) : free(given) { free.acquire(); }
+            ~Busy() { free.release(); }
+        } busy(free);
+        return make(i);
     };
-    std::mutex one;
-    std::condition_variable changed;
-    std::vector<Made> all(count);
-    std::size_t next = 0, taken = 0;
-    const auto ahead = 2 * static_cast<std::size_t>(threads);
-    const auto work = [&] {
-        for (std::unique_lock lock(one);;) {
-            changed.wait(lock, [&] { return next >= count || next < taken + ahead; });
-            if (next >= count) return;
-            const auto i = next++;
-            lock.unlock();
-            Made made;
-            try {
-                made.result = make(i);
-            } catch (...) {
-                made.error = std::current_exception();
-            }
-            lock.lock();
-            all[i] = std::move(made);
-            changed.notify_all();
-        }
-    };
-    std::vector<std::jthread> workers;
-    // Before the threads end, however this does.
-    struct Stop {
-        std::mutex& one;
-        std::condition_variable& changed;
-        std::size_t &next, count;
-        ~Stop() {
-            const std::lock_guard lock(one);
-            next = count;
-            changed.notify_all();
-        }
-    } stop{one, changed, next, count};
-    for (int i = 0; i < threads; ++i) workers.emplace_back(work);
-    for (std::size_t i = 0; i < count; ++i) {
-        std::unique_lock lock(one);
-        changed.wait(lock, [&] { return all[i].result || all[i].error; });
-        auto made = std::move(all[i]);
-        all[i].result.reset();
-        ++taken;
-        changed.notify_all();
-        lock.unlock();
-        if (made.error) std::rethrow_exception(made.error);
-        take(i, std::move(*made.result));
+    std::deque<decltype(std::async(make_when_free, count))> ahead;
+    for (std::size_t i = 0, next = 0; i < count; ++i) {
+        for (; next < std::min(count, i + 2 * static_cast<std::size_t>(threads)); ++next)
+            ahead.push_back(std::async(std::launch::async, make_when_free, next));
+        auto made = std::move(ahead.front());
+        ahead.pop_front();
+        take(i, made.get());
     }
 }
 

@@ -74,19 +74,13 @@ std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
     return all;
 }
 
-RecordOpening record_opening(const OutputConfig& output) {
-    RecordOpening opening = output.resume                 ? RecordMode::resume
-                            : output.overwrite            ? RecordMode::overwrite
-                            : output.default_path.empty() ? RecordMode::create
-                                                          : RecordMode::next_free;
-    opening.found = output.files.found(output.path);
-    opening.base = output.default_path;
-    return opening;
-}
-
 std::unique_ptr<Record> make_record(const Experiment& experiment, const Config& config, Provenance provenance) {
-    return std::make_unique<Record>(config.output.path, record_opening(config.output),
-                                    RecordHeader{experiment.name, experiment.purpose, config.output.text},
+    const auto& output = config.output;
+    const auto mode = output.resume      ? RecordMode::resume
+                      : output.overwrite ? RecordMode::overwrite
+                                         : RecordMode::create;
+    return std::make_unique<Record>(output.files.file(output.path), mode,
+                                    RecordHeader{experiment.name, experiment.purpose, output.text},
                                     std::move(provenance));
 }
 
@@ -168,10 +162,10 @@ void Study::run(const std::function<void(Trial&)>& one) {
                     describe_hosts(trial.run, plan, ring_group(config_.execution, which.ranks),
                                    processes::Session::current().hosts());
                 if (!config_.output.save_tensors.empty())
-                    save_tensors(config_.output.save_tensors, which.name(), plan.problem, plan.mask(),
-                                 inputs.front().inputs, trial.rings.front().outputs, plan.problem.dtype, provenance_,
-                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths},
-                                 files_.found(tensors_path(config_.output.save_tensors, which.name())));
+                    save_tensors(files_.file(tensors_path(config_.output.save_tensors, which.name())), which.name(),
+                                 plan.problem, plan.mask(), inputs.front().inputs, trial.rings.front().outputs,
+                                 plan.problem.dtype, provenance_,
+                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths});
                 record_->commit(which.name(), trial.run);
             }
         }

@@ -70,9 +70,6 @@ private:
     Forecast forecast_;
 };
 
-/// How a record is opened: what --resume and --overwrite ask for, and what may be replaced.
-RecordOpening record_opening(const OutputConfig& output);
-
 /// The record of an experiment, where and as the configuration asks for it.
 std::unique_ptr<Record> make_record(const Experiment& experiment, const Config& config, Provenance provenance);
 

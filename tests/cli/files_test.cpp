@@ -147,19 +147,6 @@ BOOST_AUTO_TEST_CASE(saved_tensors_replace_their_like_alone_and_only_when_asked)
     BOOST_TEST(saved.size() > 1000u);
 }
 
-BOOST_AUTO_TEST_CASE(tensors_that_do_not_fit_the_disk_are_an_error_that_leaves_none) {
-    const Folder folder;
-    std::string command = "trap '' XFSZ; ulimit -f 100; exec '" + gradient_equivalence + "'";
-    for (const auto& word : small + Words{"--input", "normal"}) command += " '" + word + "'";
-    const auto ending = run(folder, "sh", {"-c", command + " --save-tensors tensors -o r.h5"});
-    BOOST_TEST(ending.status == 1);
-    const auto lines = lines_beside_progress(ending.err);
-    BOOST_TEST(lines.size() == 1u, ending.err);
-    BOOST_TEST(contains(ending.err, ": File too large\n"), ending.err);
-    BOOST_TEST(fs::is_empty(folder / "tensors"));
-    BOOST_TEST(!fs::exists(folder / "r.h5"));
-}
-
 BOOST_AUTO_TEST_CASE(a_long_argument_is_not_echoed_whole) {
     const Folder folder;
     const std::string words(20'000, 'x'), list = [] {

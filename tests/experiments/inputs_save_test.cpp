@@ -47,8 +47,9 @@ Attention attention(DType dtype, double soft_cap) {
 }
 
 fs::path save(const Folder& folder, const Attention& all, const std::string& run = "causal zigzag P=8") {
-    return save_tensors(folder / "tensors", run, all.problem, hard_mask(), all.data.inputs, all.outputs, DType::fp64,
-                        fixed_provenance());
+    const auto path = tensors_path(folder / "tensors", run);
+    save_tensors(path, run, all.problem, hard_mask(), all.data.inputs, all.outputs, DType::fp64, fixed_provenance());
+    return path;
 }
 
 }  // namespace
@@ -117,9 +118,9 @@ BOOST_AUTO_TEST_CASE(run_names_become_file_names) {
 BOOST_AUTO_TEST_CASE(the_file_says_all_that_its_mask_depends_on) {
     const Folder folder;
     const auto all = attention(DType::fp64, 0);
-    const auto path =
-        save_tensors(folder / "tensors", "run", all.problem, hard_mask(), all.data.inputs, all.outputs, DType::fp64,
-                     fixed_provenance(), {"a/b.h5", "window:9,0+sink:3+documents:input", 64, {40, 24}});
+    const auto path = folder / "run.h5";
+    save_tensors(path, "run", all.problem, hard_mask(), all.data.inputs, all.outputs, DType::fp64, fixed_provenance(),
+                 {"a/b.h5", "window:9,0+sink:3+documents:input", 64, {40, 24}});
     const auto file = hdf5::File::open(path);
     BOOST_TEST(file.text("mask") == "window:9,0+sink:3+documents:40,24");
     BOOST_TEST(file.text("mask_as_typed") == "window:9,0+sink:3+documents:input");

@@ -6,12 +6,10 @@ namespace ringlab::experiments::test {
 
 BOOST_AUTO_TEST_SUITE(record_files)
 
-BOOST_AUTO_TEST_CASE(an_existing_file_is_refused_unless_it_is_to_be_resumed_or_overwritten) {
+BOOST_AUTO_TEST_CASE(a_record_is_gone_on_with_or_overwritten) {
     const Folder folder;
     const auto path = folder / "record.h5";
     { Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1)); }
-    const auto text = error_of([&] { Record(path, RecordMode::create, header(), fixed_provenance()); });
-    BOOST_TEST(contains(text, "--resume"), text);
     {
         Record record(path, RecordMode::resume, header(), fixed_provenance());
         BOOST_TEST(record.has("one"));
@@ -25,13 +23,6 @@ BOOST_AUTO_TEST_CASE(an_existing_file_is_refused_unless_it_is_to_be_resumed_or_o
     BOOST_TEST(runs_of(open(path)).size() == 2u);  // the old one, until the first run is done
     record.commit("new", sample_run(3));
     BOOST_TEST(runs_of(open(path)) == std::vector<std::string>{"new"});
-}
-
-BOOST_AUTO_TEST_CASE(resuming_what_is_not_there_starts_a_new_record) {
-    const Folder folder;
-    Record record(folder / "record.h5", RecordMode::resume, header(), fixed_provenance());
-    BOOST_TEST(record.runs().empty());
-    BOOST_TEST(fs::exists(record.name()));
 }
 
 BOOST_AUTO_TEST_CASE(a_record_that_ends_before_its_first_run_leaves_what_was_there) {
@@ -93,20 +84,6 @@ BOOST_AUTO_TEST_CASE(a_record_reached_by_a_link_stays_behind_the_link) {
     Record(link, RecordMode::resume, header(), fixed_provenance()).commit("one", sample_run(1));
     BOOST_TEST(fs::is_symlink(link));
     BOOST_TEST(runs_of(open(path)) == std::vector<std::string>{"one"});
-}
-
-BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_give_one_clear_line) {
-    const Folder folder;
-    const auto attempt = [&](const fs::path& path) {
-        const auto text = error_of([&] { Record(path, RecordMode::overwrite, header(), fixed_provenance()); });
-        BOOST_TEST(one_line(text));
-        BOOST_TEST_MESSAGE(text);
-        return text;
-    };
-    BOOST_TEST(contains(attempt(folder / "missing/record.h5"), "no folder"));
-    BOOST_TEST(contains(attempt(folder.path()), "folder"));
-    BOOST_TEST(contains(attempt(""), "file name"));
-    attempt("/proc/record.h5");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

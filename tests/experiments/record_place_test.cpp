@@ -6,10 +6,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include <atomic>
-#include <set>
 #include <span>
-#include <thread>
 
 // What others put at the path of an output while a command runs is never destroyed, and nothing that was computed is
 // lost.
@@ -109,11 +106,10 @@ BOOST_AUTO_TEST_CASE(what_may_be_overwritten_is_what_was_there_when_the_command_
     const Folder folder;
     const auto path = folder / "w.h5";
     Record(path, RecordMode::create, header(), fixed_provenance()).commit("old", sample_run(1));
-    RecordOpening opening = RecordMode::overwrite;
-    opening.found = state_of(path);
+    const WrittenFile place(path);
     Record(folder / "theirs.h5", RecordMode::create, header(), fixed_provenance()).commit("theirs", sample_run(1));
     fs::rename(folder / "theirs.h5", path);
-    Record record(path, opening, header(), fixed_provenance());
+    Record record(place, RecordMode::overwrite, header(), fixed_provenance());
     record.commit("new", sample_run(2));
     record.finish();
     BOOST_TEST(runs_in(path) == Names{"theirs"}, boost::test_tools::per_element());
@@ -136,18 +132,15 @@ BOOST_AUTO_TEST_CASE(a_record_that_was_moved_away_is_written_again_and_a_folder_
     BOOST_TEST(runs_in(folder / "w-2.h5").size() == 3u);
 }
 
-BOOST_AUTO_TEST_CASE(a_name_that_is_there_is_left_for_the_next_free_one) {
+BOOST_AUTO_TEST_CASE(a_new_record_leaves_what_is_there_for_the_next_free_name) {
     const Folder folder;
     const auto path = folder / "r.h5";
-    RecordOpening opening = RecordMode::next_free;
-    Record first(path, opening, header(), fixed_provenance()), second(path, opening, header(), fixed_provenance());
-    put_bytes(folder / "r-3.h5", precious);
-    opening.base = path;
-    Record third(folder / "r-3.h5", opening, header(), fixed_provenance());
-    BOOST_TEST(first.name() == path.string());
-    BOOST_TEST(second.name() == (folder / "r-2.h5").string());
-    BOOST_TEST(third.name() == (folder / "r-4.h5").string());
-    BOOST_TEST(bytes_of(folder / "r-3.h5") == precious);
+    put_bytes(path, precious);
+    const Record first(path, RecordMode::create, header(), fixed_provenance()),
+        second(path, RecordMode::create, header(), fixed_provenance());
+    BOOST_TEST(first.name() == (folder / "r-2.h5").string());
+    BOOST_TEST(second.name() == (folder / "r-3.h5").string());
+    BOOST_TEST(bytes_of(path) == precious);
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_nobody_may_write_is_not_replaced) {
@@ -167,16 +160,6 @@ BOOST_AUTO_TEST_CASE(a_file_that_nobody_may_write_is_not_replaced) {
     record.commit("two", sample_run(2));
     BOOST_TEST((bytes_of(path) == before));
     BOOST_TEST(runs_in(folder / "r-2.h5").size() == 2u);
-}
-
-BOOST_AUTO_TEST_CASE(a_record_without_runs_has_the_names_of_none) {
-    const Folder folder;
-    const auto path = folder / "r.h5";
-    Record record(path, RecordMode::create, header(), fixed_provenance());
-    BOOST_TEST(open(path).dataset("runs/name").texts().empty());
-    BOOST_TEST(open(path).dataset("runs/name").scales() == Names{"run"}, boost::test_tools::per_element());
-    record.commit("one", sample_run(1));
-    BOOST_TEST(open(path).dataset("runs/name").texts() == Names{"one"}, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(whatever_else_is_written_goes_beside_a_file_that_came_meanwhile) {

@@ -124,7 +124,8 @@ void calibrate_gpu(const Config& config, Backend* gpus, const Provenance& proven
     GpuSamples samples;
     if (gpus) {
         samples = measure_gpus(config.problem, config.sweep, *gpus, [&](const GpuSamples& so_far) {
-            samples_file = write_samples(samples_file ? *samples_file : config.output.files.file(samples_path), so_far, config.output.text, provenance);
+            samples_file = write_samples(samples_file ? *samples_file : config.output.files.file(samples_path), so_far,
+                                         config.output.text, provenance);
         });
         fmt::print("Samples: {}\n", samples_file->name().string());
     } else {

@@ -8,10 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <filesystem>
-#include <map>
 #include <set>
 
 namespace ringlab::experiments {
@@ -20,32 +17,6 @@ namespace {
 /// A list to loop over, with one empty entry where the experiment has no use for it.
 std::vector<std::string> or_none(const std::vector<std::string>& list) {
     return list.empty() ? std::vector<std::string>{""} : list;
-}
-
-/// Short names for inputs, all different: "b.h5" for "a/b.h5", with a number where several would be called the same.
-std::map<std::string, std::string> input_names(const std::vector<std::string>& inputs) {
-    const auto short_name = [](const std::string& input) {
-        auto name = std::filesystem::path(input).filename().string();
-        std::replace_if(
-            name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && !std::strchr("+-=.,_", c); },
-            '_');
-        return name;
-    };
-    std::map<std::string, int> bearers;
-    for (const auto& input : std::set<std::string>(inputs.begin(), inputs.end())) ++bearers[short_name(input)];
-    std::map<std::string, std::string> names;
-    std::set<std::string> taken;
-    for (const auto& input : inputs) {
-        if (names.contains(input)) continue;
-        const auto name = short_name(input);
-        auto unique = name;
-        if (bearers[name] > 1)
-            for (int number = 1; bearers.contains(unique) || taken.contains(unique); ++number)
-                unique = fmt::format("{}-{}", name, number);
-        taken.insert(unique);
-        names[input] = unique;
-    }
-    return names;
 }
 
 /// "220,225,512x4".
@@ -95,7 +66,7 @@ std::string Case::name() const {
     std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, schedule);
     if (queries > 0) name += fmt::format(" Q={}", queries);
     if (sequences > 1) name += fmt::format(" N={}", sequences);
-    for (const auto& part : {policy, input_name.empty() ? input : input_name})
+    for (const auto& part : {policy, std::filesystem::path(input).filename().string()})
         if (!part.empty()) name += " " + part;
     std::replace(name.begin(), name.end(), '/', '_');  // '/' would make a path in the record
     return name;
@@ -104,7 +75,6 @@ std::string Case::name() const {
 std::vector<Case> all_cases(const SweepConfig& sweep, const std::vector<std::string>& machines,
                             std::int64_t input_tokens) {
     const auto sizes = std::max({sweep.tokens.size(), sweep.tokens_per_rank.size(), std::size_t{1}});
-    auto names_of_inputs = input_names(sweep.inputs);
     std::vector<Case> cases;
     for (const auto& mask : sweep.masks)
         for (std::size_t size = 0; size < sizes; ++size)
@@ -118,10 +88,11 @@ std::vector<Case> all_cases(const SweepConfig& sweep, const std::vector<std::str
                                     for (const auto& layout : for_machines(sweep.layouts, machines))
                                         cases.push_back({input, mask, layout, schedule, policy, ranks,
                                                          sequence_lengths(sweep, ranks, input_tokens)[size], queries,
-                                                         names_of_inputs[input], sweep.pad, sequences});
+                                                         sweep.pad, sequences});
     std::set<std::string> names;
     for (const auto& one : cases)
-        require(names.insert(one.name()).second, "the case '{}' occurs twice; give each layout, mask and size once",
+        require(names.insert(one.name()).second,
+                "the case '{}' occurs twice; give each layout, mask and size once, and input files different names",
                 one.name());
     return cases;
 }

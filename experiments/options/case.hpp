@@ -33,11 +33,10 @@ struct SweepConfig {
 struct Case {
     std::string input = {}, mask = {}, layout = {}, schedule = {}, policy = {};
     int ranks = 1;
-    std::int64_t tokens = 0;      ///< of the whole sequence, before padding
-    std::int64_t queries = 0;     ///< number of last tokens of every sequence that have a query row; 0: all
-    std::string input_name = {};  ///< a file's name without folders, and a number if several have the same name
-    bool pad = false;             ///< round tokens up to what the layout divides
-    int sequences = 1;            ///< that grow together, in decoding
+    std::int64_t tokens = 0;   ///< of the whole sequence, before padding
+    std::int64_t queries = 0;  ///< number of last tokens of every sequence that have a query row; 0: all
+    bool pad = false;          ///< round tokens up to what the layout divides
+    int sequences = 1;         ///< that grow together, in decoding
 
     /// "causal zigzag P=8 S=2048 ring carry real": unique within an experiment, the name of the run in the record.
     std::string name() const;

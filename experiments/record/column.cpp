@@ -83,7 +83,7 @@ Column Column::read(const hdf5::File& file, const std::string& path) {
     const auto dataset = file.dataset(path);
     Column column{path, dataset.text("units"), dataset.text("description"),
                   dataset.has("flag_meanings") ? dataset.text("flag_meanings") : ""};
-    if (!dataset.is_scale()) column.dimensions = dataset.scales();
+    if (!dataset.has("CLASS")) column.dimensions = dataset.scales();
     column.values = dataset.values();
     column.shape = dataset.shape();
     return column;

@@ -7,12 +7,10 @@
 #include <hdf5_hl.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <numeric>
+#include <iterator>
 #include <sstream>
 #include <string_view>
-#include <type_traits>
 
 namespace ringlab::experiments::hdf5 {
 namespace {
@@ -20,8 +18,8 @@ namespace {
 static_assert(std::is_same_v<hid_t, std::int64_t>, "Handle keeps HDF5 identifiers as 64-bit integers");
 
 /// Said before any other call: nothing is left for HDF5 to do at exit, where HDF5 1.10 crashes on a file that it could
-/// not close.
-const bool left_open_at_exit = H5dont_atexit() >= 0;
+/// not close, and it prints nothing.
+const bool is_set_up = H5dont_atexit() >= 0 && H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
 
 /// What HDF5 has to say about its last failure: the innermost description, on one line.
 std::string reason() {
@@ -53,9 +51,9 @@ std::vector<hsize_t> extents(Extents shape) { return {shape.begin(), shape.end()
 
 Handle space_of(Extents shape, std::string_view name) {
     const auto now = extents(shape);
-    return checked(shape.empty() ? H5Screate(H5S_SCALAR)
-                                 : H5Screate_simple(static_cast<int>(now.size()), now.data(), nullptr),
-                   H5Sclose, "cannot describe", name);
+    return checked(
+        shape.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(now.size()), now.data(), nullptr),
+        H5Sclose, "cannot describe", name);
 }
 
 Handle type_of(const Dataset& dataset) {
@@ -88,17 +86,17 @@ struct Elements {
     std::vector<char> padded = {};
 };
 
+/// Numbers, or texts of any length.
 template <class T>
-Elements elements_of(std::span<const T> numbers) {
-    return {{H5Tcopy(native<T>()), H5Tclose}, numbers.data()};
-}
-
-/// Texts of any length.
-Elements elements_of(std::span<const std::string> texts) {
-    Elements elements{text_type()};
-    for (const auto& text : texts) elements.texts.push_back(text.c_str());
-    elements.data = elements.texts.data();
-    return elements;
+Elements elements_of(std::span<const T> values) {
+    if constexpr (std::is_same_v<T, std::string>) {
+        Elements elements{text_type()};
+        for (const auto& text : values) elements.texts.push_back(text.c_str());
+        elements.data = elements.texts.data();
+        return elements;
+    } else {
+        return {{H5Tcopy(native<T>()), H5Tclose}, values.data()};
+    }
 }
 
 /// Texts that are all as long as the longest, side by side.
@@ -175,20 +173,17 @@ struct OpenAttribute {
             if (H5Sget_simple_extent_type(space.id()) == H5S_SCALAR) return only(values);
             return values;
         };
-        switch (H5Tget_class(type.id())) {
-            case H5T_STRING: return one_or_all(texts());
-            case H5T_FLOAT: return one_or_all(numbers<double>());
-            default: return one_or_all(numbers<std::int64_t>());
-        }
+        const auto type_class = H5Tget_class(type.id());
+        if (type_class == H5T_STRING) return one_or_all(texts());
+        return type_class == H5T_FLOAT ? one_or_all(numbers<double>()) : one_or_all(numbers<std::int64_t>());
     }
 };
 
 /// All elements of a dataset as numbers of this type.
 template <class T>
 std::vector<T> read_all(const Dataset& dataset) {
-    const auto shape = dataset.shape();
-    const auto count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-    std::vector<T> values(static_cast<std::size_t>(count));
+    const Handle space(H5Dget_space(dataset.id()), H5Sclose);
+    std::vector<T> values(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.id())));
     check(H5Dread(dataset.id(), native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), "cannot read",
           dataset.name());
     return values;
@@ -252,37 +247,31 @@ Handle fp16_type() {
     return type;
 }
 
-Handle file_access(bool in_memory) {
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+Handle file_access() {
     Handle plist(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     H5Pset_fclose_degree(plist.id(), H5F_CLOSE_STRONG);
-    constexpr std::size_t increment = 1 << 20;
-    if (in_memory) H5Pset_fapl_core(plist.id(), increment, false);
     return plist;
 }
 
 }  // namespace
 
-std::size_t size_of(const Values& values) {
-    return std::visit([](const auto& all) { return all.size(); }, values);
-}
-
 void Object::set(const std::string& attribute, const Attribute& value) {
     const auto full = name_ + "@" + attribute;
-    const auto make = [&]<class T>(std::span<const T> values, Extents shape) {
-        const auto elements = elements_of(values);
-        const auto made = checked(H5Acreate2(id(), attribute.c_str(), elements.type.id(), space_of(shape, full).id(),
-                                             H5P_DEFAULT, H5P_DEFAULT),
-                                  H5Aclose, "cannot make", full);
-        if (!values.empty()) check(H5Awrite(made.id(), elements.type.id(), elements.data), "cannot write", full);
-    };
     std::visit(
-        [&](const auto& held) {
-            using T = std::decay_t<decltype(held)>;
-            if constexpr (std::is_same_v<T, std::string> || std::is_arithmetic_v<T>)
-                make(std::span(&held, 1), {});
-            else
-                make(std::span(held), std::array{static_cast<std::int64_t>(held.size())});
+        [&]<class T>(const T& held) {
+            constexpr bool is_single = std::is_same_v<T, std::string> || std::is_arithmetic_v<T>;
+            const auto values = [&] {
+                if constexpr (is_single)
+                    return std::span(&held, 1);
+                else
+                    return std::span(held);
+            }();
+            const std::vector<std::int64_t> shape(is_single ? 0 : 1, std::ssize(values));
+            const auto elements = elements_of(values);
+            const auto made = checked(H5Acreate2(id(), attribute.c_str(), elements.type.id(),
+                                                 space_of(shape, full).id(), H5P_DEFAULT, H5P_DEFAULT),
+                                      H5Aclose, "cannot make", full);
+            if (!values.empty()) check(H5Awrite(made.id(), elements.type.id(), elements.data), "cannot write", full);
         },
         value);
 }
@@ -328,35 +317,28 @@ std::vector<std::int64_t> Dataset::shape() const {
 Element Dataset::element() const {
     const auto type = type_of(*this);
     const auto size = H5Tget_size(type.id());
-    switch (H5Tget_class(type.id())) {
-        case H5T_STRING: return Element::text;
-        case H5T_INTEGER:
-            return size == 2 && H5Tget_sign(type.id()) == H5T_SGN_NONE ? Element::uint16 : Element::integer;
-        case H5T_FLOAT: {
-            std::size_t sign = 0, exponent_at = 0, exponent = 0, mantissa_at = 0, mantissa = 0;
-            H5Tget_fields(type.id(), &sign, &exponent_at, &exponent, &mantissa_at, &mantissa);
-            if (size == 8 && exponent == 11) return Element::fp64;
-            if (size == 4 && exponent == 8) return Element::fp32;
-            if (size == 2 && exponent == 8) return Element::bf16;
-            if (size == 2 && exponent == 5) return Element::fp16;
-            return Element::other;
-        }
-        default: return Element::other;
-    }
+    const auto type_class = H5Tget_class(type.id());
+    if (type_class == H5T_STRING) return Element::text;
+    if (type_class == H5T_INTEGER)
+        return size == 2 && H5Tget_sign(type.id()) == H5T_SGN_NONE ? Element::uint16 : Element::integer;
+    const auto bias = type_class == H5T_FLOAT ? H5Tget_ebias(type.id()) : 0;
+    if (size == 8 && bias == 1023) return Element::fp64;
+    if (size == 4 && bias == 127) return Element::fp32;
+    if (size == 2 && bias == 127) return Element::bf16;
+    return size == 2 && bias == 15 ? Element::fp16 : Element::other;
 }
 
 std::vector<double> Dataset::doubles() const { return read_all<double>(*this); }
-
 std::vector<std::int64_t> Dataset::integers() const { return read_all<std::int64_t>(*this); }
 
 std::vector<std::string> Dataset::texts() const {
     if (has("flag_meanings")) {
-        std::vector<std::string> meanings, named;
         std::istringstream words(text("flag_meanings"));
-        for (std::string word; words >> word;) meanings.push_back(word);
+        const std::vector<std::string> meanings(std::istream_iterator<std::string>(words), {});
+        std::vector<std::string> named;
         for (const auto value : integers()) {
-            const bool missing = value < 0 || value >= static_cast<std::int64_t>(meanings.size());
-            named.push_back(missing ? "" : meanings[static_cast<std::size_t>(value)]);
+            named.push_back(value < 0 || value >= std::ssize(meanings) ? ""
+                                                                       : meanings[static_cast<std::size_t>(value)]);
         }
         return named;
     }
@@ -382,9 +364,9 @@ Values Dataset::values() const {
 void Dataset::read_block(Extents offset, Extents count, std::span<double> out) const {
     const auto file = checked(H5Dget_space(id()), H5Sclose, "cannot open", name());
     const auto memory = space_of(count, name());
-    check(H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, extents(offset).data(), nullptr, extents(count).data(),
-                              nullptr),
-          "cannot select in", name());
+    check(
+        H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, extents(offset).data(), nullptr, extents(count).data(), nullptr),
+        "cannot select in", name());
     check(H5Dread(id(), H5T_NATIVE_DOUBLE, memory.id(), file.id(), H5P_DEFAULT, out.data()), "cannot read", name());
 }
 
@@ -404,8 +386,6 @@ std::vector<std::string> Dataset::scales() const {
         check(H5DSiterate_scales(id(), i, nullptr, take, &names[i]), "cannot list the scales of", name());
     return names;
 }
-
-bool Dataset::is_scale() const { return H5DSis_scale(id()) > 0; }
 
 void Dataset::make_scale(const std::string& dimension_name) {
     check(H5DSset_scale(id(), dimension_name.c_str()), "cannot make a dimension scale of", name());
@@ -437,25 +417,21 @@ Dataset Group::dataset(const std::string& path) const {
 }
 
 std::vector<std::string> Group::members() const {
-    const Handle plist(H5Gget_create_plist(id()), H5Pclose);
-    unsigned order = 0;
-    if (plist.id() >= 0) H5Pget_link_creation_order(plist.id(), &order);
     std::vector<std::string> names;
     const auto collect = [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
         static_cast<std::vector<std::string>*>(out)->emplace_back(name);
         return 0;
     };
-    check(H5Literate(id(), order & H5P_CRT_ORDER_TRACKED ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME, H5_ITER_INC, nullptr,
-                     collect, &names),
-          "cannot list", name());
+    if (H5Literate(id(), H5_INDEX_CRT_ORDER, H5_ITER_INC, nullptr, collect, &names) < 0)  // not tracked
+        check(H5Literate(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names), "cannot list", name());
     return names;
 }
 
 Group Group::make_group(const std::string& path) {
     if (!contains(path))
-        checked(H5Gcreate2(id(), path.c_str(), link_creation().id(), group_creation(H5P_GROUP_CREATE).id(),
-                           H5P_DEFAULT),
-                H5Gclose, "cannot make group", path_name(path));
+        checked(
+            H5Gcreate2(id(), path.c_str(), link_creation().id(), group_creation(H5P_GROUP_CREATE).id(), H5P_DEFAULT),
+            H5Gclose, "cannot make group", path_name(path));
     return group(path);
 }
 
@@ -479,42 +455,39 @@ Dataset Group::make_dataset(const std::string& path, const Values& values, Exten
 }
 
 Dataset Group::make_dataset(const std::string& path, Element stored, Extents shape) {
-    const auto standard = [](hid_t type) { return Handle(H5Tcopy(type), H5Tclose); };
-    Handle type;
-    switch (stored) {
-        case Element::fp16: type = fp16_type(); break;
-        case Element::fp32: type = standard(H5T_IEEE_F32LE); break;
-        case Element::fp64: type = standard(H5T_IEEE_F64LE); break;
-        case Element::uint16: type = standard(H5T_STD_U16LE); break;
-        default: fail("{} cannot be stored in this type; use fp16, fp32, fp64 or uint16", path_name(path));
-    }
+    require(stored == Element::fp16 || stored == Element::fp32 || stored == Element::fp64 || stored == Element::uint16,
+            "{} cannot be stored in this type; use fp16, fp32, fp64 or uint16", path_name(path));
+    const auto standard = stored == Element::fp32   ? H5T_IEEE_F32LE
+                          : stored == Element::fp64 ? H5T_IEEE_F64LE
+                                                    : H5T_STD_U16LE;
+    const auto type = stored == Element::fp16 ? fp16_type() : Handle(H5Tcopy(standard), H5Tclose);
     return make(path, type, shape, creation(H5P_DATASET_CREATE));
 }
 
-File File::from(Handle file, const std::filesystem::path& path) {
+File File::from(std::int64_t id, const std::filesystem::path& path, const char* what) {
+    auto file = checked(id, H5Fclose, what, path.string());
     auto root = checked(H5Gopen2(file.id(), "/", H5P_DEFAULT), H5Gclose, "cannot read", path.string());
     return {std::move(file), std::move(root), path.string() + ":/"};
 }
 
 File File::open(const std::filesystem::path& path) {
-    const auto access = file_access(false);
-    return from(checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose, "cannot read", path.string()),
-                path);
+    return from(H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access().id()), path, "cannot read");
 }
 
 File File::create(const std::filesystem::path& path) {
     // HDF5 takes two open files of one name for one file, and refuses the name of a file that exists on disk.
     static std::atomic<int> count = 0;
     const auto name = fmt::format("/in memory/{}", count++);
-    const auto access = file_access(true);
-    const auto properties = group_creation(H5P_FILE_CREATE);
-    auto file = checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, properties.id(), access.id()), H5Fclose, "cannot create",
-                        path.string());
+    const auto access = file_access();
+    H5Pset_fapl_core(access.id(), 1 << 20, false);
+    auto file = from(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, group_creation(H5P_FILE_CREATE).id(), access.id()), path,
+                     "cannot create");
     // From here on new objects are of the format of HDF5 1.10, whose metadata carry checksums: damage is told, not
     // followed. The superblock was made in the oldest format: that of a later one marks the file as open for writing,
     // and H5Fget_file_image() takes the mark out without mending the checksum over it.
-    check(H5Fset_libver_bounds(file.id(), H5F_LIBVER_V110, H5F_LIBVER_V110), "cannot set the format of", path.string());
-    return from(std::move(file), path);
+    check(H5Fset_libver_bounds(file.file_.id(), H5F_LIBVER_V110, H5F_LIBVER_V110), "cannot set the format of",
+          file.name());
+    return file;
 }
 
 std::vector<std::byte> File::image() const {

@@ -40,15 +40,16 @@ private:
 };
 
 /// What an attribute may hold; text is UTF-8 of variable length, which h5py reads as str.
-using Attribute = std::variant<std::string, double, std::int64_t, std::int32_t, std::int8_t,
-                               std::vector<std::string>, std::vector<double>, std::vector<std::int64_t>,
-                               std::vector<std::int8_t>>;
+using Attribute = std::variant<std::string, double, std::int64_t, std::int32_t, std::int8_t, std::vector<std::string>,
+                               std::vector<double>, std::vector<std::int64_t>, std::vector<std::int8_t>>;
 
 /// What a dataset may be written from.
 using Values = std::variant<std::vector<double>, std::vector<float>, std::vector<std::int64_t>,
                             std::vector<std::int32_t>, std::vector<std::int8_t>, std::vector<std::string>>;
 
-std::size_t size_of(const Values& values);
+inline std::size_t size_of(const Values& values) {
+    return std::visit([](const auto& all) { return all.size(); }, values);
+}
 
 /// Extents, offsets and counts of a dataset's dimensions.
 using Extents = std::span<const std::int64_t>;
@@ -109,8 +110,6 @@ public:
     /// Names of the scales attached, one for each dimension, "" where there is none.
     std::vector<std::string> scales() const;
 
-    bool is_scale() const;
-
     /// Makes this dataset a dimension scale, the thing that gives a dimension its name and coordinates.
     void make_scale(const std::string& dimension_name);
     void attach_scale(const Dataset& scale, std::size_t dimension);
@@ -158,7 +157,7 @@ public:
 private:
     File(Handle file, Handle root, std::string name)
         : Group(std::move(root), std::move(name)), file_(std::move(file)) {}
-    static File from(Handle file, const std::filesystem::path& path);
+    static File from(std::int64_t id, const std::filesystem::path& path, const char* what);
 
     Handle file_;
 };

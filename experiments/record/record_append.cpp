@@ -40,7 +40,12 @@ std::vector<Column> rows_of(const std::vector<Span>& spans, const Places& places
                                   const std::string& meanings = "") {
         std::vector<T> values;
         for (const auto& span : spans) values.push_back(static_cast<T>(std::invoke(field, span)));
-        columns.push_back({std::string("spans/") + name, unit, description, meanings, {"spans/span"}, values,
+        columns.push_back({std::string("spans/") + name,
+                           unit,
+                           description,
+                           meanings,
+                           {"spans/span"},
+                           values,
                            {static_cast<std::int64_t>(spans.size())}});
     };
     const auto all = [](auto value) { return [value](const Span&) { return value; }; };
@@ -163,8 +168,7 @@ std::int64_t Record::place_of(const std::string& dimension, const std::string& l
     require(scale.is_text(), "dimension '{}' is of numbers, not of names", dimension);
     const auto& labels = std::get<std::vector<std::string>>(scale.values);
     const auto place = std::ranges::find(labels, label) - labels.begin();
-    if (place == std::ssize(labels))
-        scale.put(std::array{place}, Column{{}, {}, {}, {}, {}, std::vector{label}, {1}});
+    if (place == std::ssize(labels)) scale.put(std::array{place}, Column{{}, {}, {}, {}, {}, std::vector{label}, {1}});
     return place;
 }
 
@@ -185,8 +189,8 @@ void Record::append(const Column& part, hdf5::Extents offset) {
 
 /// Writes one run's part of a dataset of all runs.
 void Record::append(const RunWriter::Item& item, std::int64_t run) {
-    Column part{item.path, item.unit, item.description, fmt::format("{}", fmt::join(item.meanings, " ")),
-                {"run"},   item.values, {1}};
+    Column part{item.path,   item.unit, item.description, fmt::format("{}", fmt::join(item.meanings, " ")), {"run"},
+                item.values, {1}};
     std::vector<std::int64_t> offset{run};
     for (const auto& dimension : item.dimensions) {
         part.dimensions.push_back(dimension.name);

@@ -2,7 +2,7 @@
 
 #include "experiments/files/digest.hpp"
 #include "experiments/files/written_file.hpp"
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/column.hpp"
 #include "layouts/basics/require.hpp"
 #include "reference/attention/dense.hpp"
 #include "reference/tensors/rounding.hpp"
@@ -30,20 +30,18 @@ public:
 
     void scale(const std::string& name, std::int64_t length) {
         std::vector<std::int64_t> index(static_cast<std::size_t>(length));
-        for (std::size_t i = 0; i < index.size(); ++i) index[i] = static_cast<std::int64_t>(i);
-        auto dataset = file_.make_dataset(name, index, std::array{length});
-        describe(dataset, name + " number, from 0", {});
-        dataset.make_scale(name);
-        scales_.emplace(name, std::move(dataset));
+        std::iota(index.begin(), index.end(), std::int64_t{0});
+        const Column column{name, "1", name + " number, from 0", {}, {}, std::move(index), {length}};
+        scales_.emplace(name, column.write(file_, true));
         lengths_[name] = length;
     }
 
     using Dimensions = std::vector<std::string>;
 
-    void values(const std::string& name, const hdf5::Values& values, const Dimensions& dimensions,
+    void values(const std::string& name, hdf5::Values values, const Dimensions& dimensions,
                 const std::string& description) {
-        auto dataset = file_.make_dataset(name, values, shape_of(dimensions));
-        describe(dataset, description, dimensions);
+        const Column column{name, "1", description, {}, dimensions, std::move(values), shape_of(dimensions)};
+        attach(column.write(file_, true), dimensions);
     }
 
     void tensor(const std::string& name, std::span<const double> values, DType dtype, const Dimensions& dimensions,
@@ -61,7 +59,9 @@ public:
         } else {
             dataset.write(values);
         }
-        describe(dataset, description, dimensions);
+        dataset.set("units", std::string("1"));
+        dataset.set("description", description);
+        attach(std::move(dataset), dimensions);
     }
 
 private:
@@ -71,9 +71,7 @@ private:
         return shape;
     }
 
-    void describe(hdf5::Dataset& dataset, const std::string& description, const Dimensions& dimensions) {
-        dataset.set("units", std::string("1"));
-        dataset.set("description", description);
+    void attach(hdf5::Dataset dataset, const Dimensions& dimensions) {
         for (std::size_t i = 0; i < dimensions.size(); ++i) dataset.attach_scale(scales_.at(dimensions[i]), i);
     }
 
@@ -220,9 +218,9 @@ std::string file_name_of(const std::string& run) {
 
 fs::path tensors_path(const fs::path& folder, const std::string& run) { return folder / (file_name_of(run) + ".h5"); }
 
-void save_tensors(WrittenFile place, const std::string& run, const layouts::Problem& problem,
-                  const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,
-                  DType arithmetic, const Provenance& provenance, const TensorNotes& notes) {
+void save_tensors(WrittenFile place, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
+                  const reference::Inputs& inputs, const reference::Outputs& outputs, DType arithmetic,
+                  const Provenance& provenance, const TensorNotes& notes) {
     reference::require_inputs(problem, mask, inputs);
     require_outputs(problem, outputs);
     const auto folder = fs::absolute(place.name()).parent_path();

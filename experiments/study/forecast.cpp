@@ -160,13 +160,12 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         const auto flop_per_pair = problem.forward_flop_per_pair() + problem.backward_flop_per_pair();
         const auto seconds_per_pair = heads * flop_per_pair * seconds_per_flop;
         const auto pairs = pairs_of(plan.mask(), problem.queries);
-        seconds = config_.execution.repeats *
-                  (pairs * seconds_per_pair / std::min(processors(), ranks * replicas) +
-                   steps * seconds_per_rank_step + ranks * replicas * seconds_per_rank);
+        seconds = config_.execution.repeats * (pairs * seconds_per_pair / std::min(processors(), ranks * replicas) +
+                                               steps * seconds_per_rank_step + ranks * replicas * seconds_per_rank);
         const auto judged = fmt::format("{} {} {} {}", which.mask, which.input, problem.tokens, which.queries);
         if (config_.judging.judge && (judged != judged_ || replicas > 1))
-            seconds += seconds_per_pair *
-                       judging_of(problem, plan.mask(), {.whole_tokens = config_.judging.limit}).pairs;
+            seconds +=
+                seconds_per_pair * judging_of(problem, plan.mask(), {.whole_tokens = config_.judging.limit}).pairs;
         judged_ = judged;
     }
     // Memory: the inputs on every process. On root, in addition, each rank's own tensors, the results in messages,
@@ -219,11 +218,11 @@ void Forecast::announce() const {
             std::floor(static_cast<double>(largest_.tokens) * free / bytes_));
     // Pairs grow with the square of the tokens, and steps with the square of the ranks.
     const auto shrink = std::sqrt(10 * minute / longest_seconds_);
-    const auto hint = fmt::format(
-        "about {:.0f} tokens over {} ranks would take {}, or fewer heads, repeats{}",
-        std::max(1.0, std::floor(static_cast<double>(longest_.tokens) * shrink)),
-        std::max(1.0, std::floor(longest_.ranks * (longest_.tokens > longest_.ranks ? 1 : shrink))),
-        duration_text(10 * minute), predicts_tiles_ ? ", or --compute-model rate" : "");
+    const auto hint =
+        fmt::format("about {:.0f} tokens over {} ranks would take {}, or fewer heads, repeats{}",
+                    std::max(1.0, std::floor(static_cast<double>(longest_.tokens) * shrink)),
+                    std::max(1.0, std::floor(longest_.ranks * (longest_.tokens > longest_.ranks ? 1 : shrink))),
+                    duration_text(10 * minute), predicts_tiles_ ? ", or --compute-model rate" : "");
     require(seconds() <= longest_wait, "{} runs would take about {}, '{}' alone {}: {}", runs_,
             duration_text(seconds()), longest_.name(), duration_text(longest_seconds_), hint);
     if (seconds() < announced_from) return;

@@ -73,9 +73,7 @@ std::string to_string(Extent extent) {
     return {};
 }
 
-JudgeLimits judge_limits(const Config& config) {
-    return {.whole_tokens = config.judging.limit};
-}
+JudgeLimits judge_limits(const Config& config) { return {.whole_tokens = config.judging.limit}; }
 
 Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits) {
     // With more rows than this, evenly spread rows represent the others, so that the estimate stays quick.
@@ -152,13 +150,13 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     if (!model_) {
         const auto& [o, lse, dq, dk, dv, dsinks] = expected_;
         require(expected_.dk.size() > 0, "no results have been judged yet, so they have no tolerance");
-        model_ = extent_ == Extent::whole
-                     ? std::make_unique<reference::ErrorModel>(
-                           problem, mask, inputs, problem.latent.is_given() ? expected_of_heads_ : expected_,
-                           &raw_inputs)
-                     : std::make_unique<reference::ErrorModel>(
-                           problem, mask, inputs, reference::SampledRows{sampled_rows_, o, lse, dq},
-                           reference::SampledColumns{sample_, dk, dv}, statistics_);
+        model_ =
+            extent_ == Extent::whole
+                ? std::make_unique<reference::ErrorModel>(
+                      problem, mask, inputs, problem.latent.is_given() ? expected_of_heads_ : expected_, &raw_inputs)
+                : std::make_unique<reference::ErrorModel>(problem, mask, inputs,
+                                                          reference::SampledRows{sampled_rows_, o, lse, dq},
+                                                          reference::SampledColumns{sample_, dk, dv}, statistics_);
     }
     const bool sends_results = std::ranges::any_of(
         forward.slots(), [](const layouts::SlotGroup& group) { return group.pool == layouts::Pool::output; });

@@ -63,33 +63,28 @@ std::ostream& operator<<(std::ostream& out, const Reader& reader) {
     return out;
 }
 
-const auto four = words_of("--ranks 4 --layouts zigzag --schedules ring");
-const Words on_machine{"--machines", "./m.toml"};
-const Words executed = four + Words{"--tokens", "64", "--masks", "causal"};
-const Words predicted_from_files = four + on_machine + Words{"--tokens", "64", "--masks", "causal"};
-
 const std::vector<Reader> readers{
-    {predict, predicted_from_files, {"machines"}, {"m.toml"}},
     {predict,
-     {"--ranks", "4", "--tokens", "64", "--machines", "ideal", "--layouts", "file:layout.txt", "--masks",
-      "causal+documents:@lengths.txt", "sink:2+documents:@lengths.txt"},
-     {"layouts", "masks"},
-     {"layout.txt", "lengths.txt"}},
-    {predict,
-     predicted_from_files + Words{"--replicas", "2", "--placement", "file:gpus.txt"},
-     {"placement", "machines"},
-     {"gpus.txt", "m.toml"}},
-    {predict, predicted_from_files + Words{"--preset", "p.cfg"}, {"preset", "machines"}, {"p.cfg", "m.toml"}},
-    {gradients, executed + Words{"--input", "in.h5"}, {"input"}, {"in.h5"}},
+     words_of("--ranks 4 --tokens 64 --machines ./m.toml --layouts file:layout.txt --masks "
+              "causal+documents:@lengths.txt sink:2+documents:@lengths.txt --replicas 2 --placement file:gpus.txt "
+              "--preset p.cfg"),
+     {"layouts", "machines", "masks", "placement", "preset"},
+     {"gpus.txt", "layout.txt", "lengths.txt", "m.toml", "p.cfg"}},
     {compare_layouts,
-     executed + on_machine + Words{"--input", "in.h5", "--repeats", "1"},
+     words_of(
+         "--ranks 4 --layouts zigzag --schedules ring --tokens 64 --masks causal --machines ./m.toml --input in.h5 "
+         "--repeats 1"),
      {"input", "machines"},
      {"in.h5", "m.toml"}},
-    {bf16_error, {"--ranks", "4", "--layouts", "zigzag", "--tokens", "64", "--input", "in.h5"}, {"input"}, {"in.h5"}},
-    {decode, four + on_machine + Words{"--tokens", "64", "--repeats", "1"}, {"machines"}, {"m.toml"}},
-    {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
-    {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
-    {validate, on_machine + Words{"--measured", "rings.h5"}, {"measured", "machines"}, {"rings.h5", "m.toml"}, false},
+    {longest_context,
+     words_of("--ranks 4 --layouts zigzag --schedules ring --machines ./m.toml"),
+     {"machines"},
+     {"m.toml"}},
+    {validate,
+     words_of("--machines ./m.toml --measured rings.h5"),
+     {"measured", "machines"},
+     {"rings.h5", "m.toml"},
+     false},
     {validate, {"--published", "table.toml"}, {"published"}, {"table.toml", "m.toml", "theirs.toml"}, false},
 };
 

@@ -171,10 +171,9 @@ BOOST_AUTO_TEST_CASE(of_several_runs_at_once_each_has_a_record_of_its_own) {
     const auto one = shell_words(gradients, small);
     const auto ending = run(folder, "sh", {"-c", one + " & " + one + " & " + one + " & " + one + " & wait"});
     BOOST_TEST(lines_beside_progress(ending.err).empty(), ending.err);
-    const Words expected{"gradient_equivalence-2.h5", "gradient_equivalence-3.h5", "gradient_equivalence-4.h5",
-                         "gradient_equivalence.h5"};
-    BOOST_TEST(folder.left() == expected, boost::test_tools::per_element());
-    for (const auto& name : expected) {
+    const auto records = folder.left();
+    BOOST_TEST(records.size() == 4u);
+    for (const auto& name : records) {
         BOOST_TEST(runs_of(folder / name, "judged/relative_rms").size() == 1u, name);
         BOOST_TEST(contains(ending.out, name), ending.out);
     }

@@ -1,15 +1,41 @@
-#include "fuzz.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/command_line/option_groups.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
+#include "process.hpp"
 #include "tests/layouts/mask_oracles.hpp"
 
-#include <algorithm>
+#include <boost/test/unit_test.hpp>
+
+#include <random>
 #include <set>
 
 namespace ringlab::cli::test {
 namespace {
+
+using Random = std::mt19937;
+
+std::size_t below(Random& random, std::size_t end) {
+    return std::uniform_int_distribution<std::size_t>(0, end - 1)(random);
+}
+
+const std::string& any_of(Random& random, const Words& words) { return words[below(random, words.size())]; }
+
+/// One to four bytes changed, left out, put in or repeated, or all after one cut off.
+std::string mutated(std::string text, Random& random) {
+    for (auto changes = 1 + below(random, 4); changes > 0 && !text.empty(); --changes) {
+        const auto at = below(random, text.size());
+        switch (below(random, 5)) {
+            case 0: text[at] = static_cast<char>(below(random, 256)); break;
+            case 1: text.erase(at, 1 + below(random, 8)); break;
+            case 2: text.insert(at, 1, static_cast<char>(below(random, 256))); break;
+            case 3: text.insert(at, text.substr(at, 1 + below(random, 30))); break;
+            default:
+                if (below(random, 8) == 0) text.resize(at);
+        }
+    }
+    return text;
+}
 
 const auto options = words_of(
     "--tokens --ranks --layouts --masks --schedules --heads --input --pad --scale --soft-cap --batch --seed "
@@ -99,12 +125,12 @@ BOOST_AUTO_TEST_CASE(random_command_lines_are_understood_or_refused_in_one_line)
     Random random(1);
     for (int i = 0; i < 5000; ++i) {
         Words arguments;
-        for (auto count = below(random, 6); count > 0; --count) {
+        for (auto count = 1 + below(random, 6); count > 0; --count) {
             arguments.push_back(any_of(random, options));
             if (below(random, 8) == 0) arguments.back() = mutated(arguments.back(), random);
             for (auto more = below(random, 3); more > 0; --more) arguments.push_back(any_of(random, values));
         }
-        BOOST_TEST(refusal_of(arguments).find('\n') == std::string::npos, joined(arguments));
+        BOOST_TEST(refusal_of(arguments).find('\n') == std::string::npos, arguments.front());
     }
 }
 

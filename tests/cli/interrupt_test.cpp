@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(what_takes_long_says_so_before_and_how_far_it_is) {
     const auto ending = run(folder, gradient_equivalence,
                             words_of("--input normal --tokens 128Ki --ranks 2 --layouts zigzag --masks causal "
                                      "--schedules ring --arithmetic fp32 -o r.h5"),
-                            15);
+                            3);
     BOOST_TEST(ending.timed_out);
     BOOST_TEST(contains(ending.err, "[estimate] 1 run: about "), ending.err);
     BOOST_TEST(contains(ending.err, "tokens over 2 ranks would take"), ending.err);

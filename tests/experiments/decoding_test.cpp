@@ -28,7 +28,7 @@ Config with_arithmetic(const char* arithmetic, int steps = 9) {
 
 // 61, 40 and 20 tokens: none of them divides among 4 ranks, and each crosses their borders.
 Case decoded(const std::string& layout, const std::string& algorithm, const std::string& policy = "", int rows = 1) {
-    return {"normal", "causal", layout, algorithm, policy, 4, 61, rows, {}, false, 3};
+    return {"normal", "causal", layout, algorithm, policy, 4, 61, rows, false, 3};
 }
 
 reference::CpuRun run_forward(const Plan& plan, const reference::Inputs& inputs, bool round_running_output = false) {

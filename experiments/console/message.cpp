@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string_view>
 #include <system_error>
 
 namespace ringlab::experiments {
@@ -15,31 +14,6 @@ std::string without_middle(const std::string& text, std::size_t longest) {
     const auto half = longest / 2;
     return fmt::format("{}[...{} characters...]{}", text.substr(0, half), text.size() - 2 * half,
                        text.substr(text.size() - half));
-}
-
-/// Bytes of the character of UTF-8 that begins there; 0 where none does.
-std::size_t length_of_character(std::string_view text) {
-    const auto first = static_cast<unsigned char>(text[0]);
-    const std::size_t length = first < 0x80   ? 1
-                               : first < 0xc2 ? 0
-                               : first < 0xe0 ? 2
-                               : first < 0xf0 ? 3
-                               : first < 0xf5 ? 4
-                                              : 0;
-    if (length > text.size()) return 0;
-    const auto continues = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; };
-    return std::all_of(text.begin() + 1, text.begin() + std::max<std::size_t>(length, 1), continues) ? length : 0;
-}
-
-/// With a '?' for each byte that belongs to no character.
-std::string characters_of(std::string_view text) {
-    std::string kept;
-    while (!text.empty()) {
-        const auto length = length_of_character(text);
-        kept += length == 0 ? "?" : text.substr(0, length);
-        text.remove_prefix(std::max<std::size_t>(length, 1));
-    }
-    return kept;
 }
 
 }  // namespace
@@ -53,7 +27,7 @@ std::string shortened(const std::string& message) {
         if (end < message.size()) kept += ' ';
         begin = end + 1;
     }
-    return characters_of(without_middle(kept, longest_message));
+    return without_middle(kept, longest_message);
 }
 
 std::string error_text() { return std::generic_category().message(errno); }

@@ -5,8 +5,7 @@
 namespace ringlab::experiments {
 
 /// The text of an error as it is shown to users. If it quotes a word or a list of thousands of characters, the middle
-/// is left out. Beginning and end stay, because they say what the error is about and what would be right. A byte that
-/// is not part of a UTF-8 character becomes '?'.
+/// is left out. Beginning and end stay, because they say what the error is about and what would be right.
 std::string shortened(const std::string& message);
 
 /// The text of errno.

@@ -128,8 +128,7 @@ public:
     /// Sets up the environment of this process, before anything that belongs to MPI or a device is used.
     virtual void prepare() const {}
 
-    /// Whether its ranks compute on the processors of this machine. If so, a short trial run shows how long a sweep
-    /// will take.
+    /// Whether its ranks compute on the processors of this machine.
     virtual bool on_processors() const { return false; }
 
     /// Transports that rings on these devices can use, the usual one first.

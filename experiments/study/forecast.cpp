@@ -131,7 +131,7 @@ void Forecast::require_ranks_to_predict() const {
     }
 }
 
-void Forecast::add(const Case& which, double seconds, double share, double bytes, double rank_bytes) {
+void Forecast::add(const Case& which, double seconds, double share, double bytes) {
     ++runs_;
     seconds_ += share;
     seconds_of_.push_back(seconds);
@@ -141,7 +141,6 @@ void Forecast::add(const Case& which, double seconds, double share, double bytes
     }
     if (bytes >= bytes_) {
         bytes_ = bytes;
-        rank_bytes_ = rank_bytes;
         largest_ = which;
     }
 }
@@ -176,8 +175,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
     add(which, seconds, seconds,
         program_bytes + processes_here(config_.execution, which.ranks) * own + own + rotated + 5 * results +
-            ranks * replicas * scratch + span_bytes(operations),
-        (own + results) / (ranks * replicas) + scratch);
+            ranks * replicas * scratch + span_bytes(operations));
 }
 
 void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads) {
@@ -206,7 +204,7 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
     const auto alone = seconds + repeats / at_once;
     const auto share = (seconds + repeats) / at_once;
     longest_run_ = std::max(longest_run_, alone);
-    add(which, std::max(alone, share), share, bytes, 0);
+    add(which, std::max(alone, share), share, bytes);
 }
 
 void Forecast::announce() const {
@@ -226,10 +224,8 @@ void Forecast::announce() const {
     require(seconds() <= longest_wait, "{} runs would take about {}, '{}' alone {}: {}", runs_,
             duration_text(seconds()), longest_.name(), duration_text(longest_seconds_), hint);
     if (seconds() < announced_from) return;
-    fmt::print(stderr, "[estimate] {} run{}: about {}, {} of memory{}{}\n", runs_, runs_ == 1 ? "" : "s",
-               duration_text(seconds()), bytes_text(bytes_),
-               rank_bytes_ == 0 ? "" : fmt::format(" at most, of which {} for each rank", bytes_text(rank_bytes_)),
-               longest_seconds_ < 10 * minute ? "" : "; " + hint);
+    fmt::print(stderr, "[estimate] {} run{}: about {}, {} of memory{}\n", runs_, runs_ == 1 ? "" : "s",
+               duration_text(seconds()), bytes_text(bytes_), longest_seconds_ < 10 * minute ? "" : "; " + hint);
 }
 
 }  // namespace ringlab::experiments

@@ -41,12 +41,12 @@ public:
 
 private:
     /// `seconds` by itself, `share` beside others on as many threads.
-    void add(const Case& which, double seconds, double share, double bytes, double rank_bytes);
+    void add(const Case& which, double seconds, double share, double bytes);
 
     const Config& config_;
     std::string judged_;  // what the reference was last computed for
     bool predicts_tiles_ = false;
-    double seconds_ = 0, bytes_ = 0, rank_bytes_ = 0, longest_seconds_ = 0;
+    double seconds_ = 0, bytes_ = 0, longest_seconds_ = 0;
     double longest_run_ = 0;  // of those that are predicted
     std::size_t runs_ = 0;
     std::vector<double> seconds_of_;

@@ -49,6 +49,7 @@ std::vector<Verdict> Trial::judge(Judge& judge) const {
 }
 
 std::vector<Verdict> Trial::judge_repeats(Judge& judge, int count) {
+    require(execution.keeps_results, "--judge-limit none: this program judges all that it executes; leave it out");
     std::vector<Verdict> worst;
     for (int repeat = 0; repeat < count; ++repeat) {
         if (!measure(1)) continue;

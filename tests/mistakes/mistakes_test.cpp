@@ -84,10 +84,11 @@ public:
         if (folder.empty()) return;
         const auto configuration =
             fmt::format("arithmetic = {}\nbackend = {}\n", arithmetic, config_.execution.backend);
-        record_.emplace(fmt::format("{}/faults_{}_{}.h5", folder, config_.execution.backend, arithmetic),
-                        RecordMode::overwrite,
-                        RecordHeader{"faults", "Mistakes made on purpose, and which gate sees them", configuration},
-                        collect_provenance(0, nullptr));
+        record_.emplace(
+            std::filesystem::path(folder) / fmt::format("faults_{}_{}.h5", config_.execution.backend, arithmetic),
+            RecordMode::overwrite,
+            RecordHeader{"faults", "Mistakes made on purpose, and which gate sees them", configuration},
+            collect_provenance(0, nullptr));
     }
     ~Maker() {
         if (record_) record_->finish();

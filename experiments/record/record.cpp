@@ -93,6 +93,10 @@ void Record::finish() {
 }
 
 void Record::start() {
+    attributes_ = {{"ringlab_schema", schema},
+                   {"experiment", header_.experiment},
+                   {"description", header_.description},
+                   {"configuration", header_.configuration}};
     columns_.clear();
     sessions_.clear();
     runs_.clear();
@@ -121,6 +125,7 @@ RecordHeader Record::load() {
     require(file.has("ringlab_schema"), "it is an HDF5 file, but not a record of Ringlab");
     const auto found = file.number("ringlab_schema");
     require(found == static_cast<double>(schema), "it has schema {}, but this program writes schema {}", found, schema);
+    attributes_ = file.attributes();
     columns_.clear();
     read_columns(file, file, "", columns_);
     runs_ = std::get<std::vector<std::string>>(column("run").values);
@@ -137,10 +142,7 @@ RecordHeader Record::load() {
 /// The bytes of the file.
 std::vector<std::byte> Record::image(bool packed) const {
     auto file = hdf5::File::create(place_.path());
-    file.set("ringlab_schema", schema);
-    file.set("experiment", header_.experiment);
-    file.set("description", header_.description);
-    file.set("configuration", header_.configuration);
+    for (const auto& [name, value] : attributes_) file.set(name, value);
     file.make_group("provenance");
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
         auto group = file.make_group(fmt::format("provenance/{}", i));

@@ -112,6 +112,7 @@ private:
     RecordHeader header_;
     Provenance provenance_;
     // What is on disk, but while a commit goes on.
+    std::vector<std::pair<std::string, hdf5::Attribute>> attributes_;  // of the file
     std::vector<Column> columns_;
     std::vector<Provenance> sessions_;
     std::vector<std::string> runs_;

@@ -24,6 +24,8 @@ hosts="predict --masks causal window:4096,0 --layouts zigzag --ranks 8 16 32 64 
   --tokens-per-rank 512 1024 2048 4096 8192 16384 32768 --compute-model rate --span-ranks 0
   --schedules ring bidirectional double-ring:8 ulysses:8 pass-q all-gather pull seen"
 latent="predict --preset deepseek-v3 --layouts zigzag --masks causal --tokens-per-rank 1024 2048 4096 8192 16384 32768"
+rings="--layouts zigzag --tokens-per-rank 2Ki 8Ki 32Ki --schedules ring joined-ring pull all-gather"
+packed="--layouts zigzag striped:32 --schedules ring joined-ring pull all-gather --masks window:2048,0"
 llama="predict --preset llama-3.1-8b --layouts striped --masks causal --ranks 8 --machines h200_nvswitch_copy_engine"
 
 makes predict predict
@@ -49,6 +51,13 @@ makes predicted_schedules_nccl validate --measured results/throughput_4xh200_sch
 makes published validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200
 makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
 makes ablation validate --measured all --without each
+# Rings of two H100 that no record has, predicted before they were measured.
+makes predicted_2xh100 predict_each.py --ranks 2 --machines 2xh100_calibrated \
+  --each "$rings" --head-dim 64 --each "$rings" --heads 24:4 --each "$rings" --head-dim 192 --value-dim 128 --each "$rings" --head-dim 256 \
+  --each "$packed" causal+documents:108,478,70,797,452,753,618,451,369 --tokens 4Ki \
+  --each "$packed" causal+documents:1362,43,481,302,911,913,279,4294,793,1233,1044,1251,1747,1330,401 --tokens 16Ki \
+  --each "$packed" causal+documents:447,929,781,1046,784,1370,38,635,570,767,435,816,635,2657,537,4374,646,669,1222,1514,387,770,420,568,302,1604,1140,448,701,167,1122,1286,2376,978,683,315,4715,526,723,289,891,7707,1172,1000,280,3498,622,2304,560,1591,275,723,1099,891,1168,932,431 --tokens 64Ki \
+  --each --heads 128 --head-dim 192 --value-dim 128 --latent 512+64 --layouts zigzag --tokens-per-rank 2Ki 8Ki --schedules ring joined-ring expanded:ring
 makes packings_planned packings.py --lengths document_lengths_training --tokens 524288 --ranks 64 --heads 64:8 --head-dim 128 \
   --machines h200_cluster --layouts planned balanced striped:64 zigzag --schedules seen:64:8 --packings 20 --span-ranks 0
 makes packings_cpu packings.py --program compare_layouts --packings 20 --tokens 8192 --ranks 8 --heads 1:1 --head-dim 64 --arithmetic fp32 \

@@ -10,7 +10,7 @@ from tree_files import files_of
 
 CODE = {".cpp", ".hpp", ".cu", ".cuh", ".h", ".py", ".sh"}
 BUDGETS = {
-    "lines of code in experiments/": 20300,
+    "lines of code in experiments/": 20340,
     "lines of code in gpu/": 18400,
     "lines of code in layouts/": 10200,
     "lines of code in notebooks/": 2200,
@@ -25,8 +25,8 @@ BUDGETS = {
     "options of one program": 39,
     "words of pages that are written by hand": 31800,
     "words of pages that programs print": 20300,
-    "records": 72,
-    "kilobytes of records": 10050,
+    "records": 73,
+    "kilobytes of records": 10150,
 }
 
 

@@ -49,6 +49,7 @@ makes predicted_schedules validate --measured results/throughput_4xh200_schedule
 makes predicted_schedules_nccl validate --measured results/throughput_4xh200_schedules.h5 --transports nccl \
   --machines 4xh200_calibrated_nccl
 makes published validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200
+makes predicted_cp_h100_16_64 validate --published cp_h100_16_64
 makes explain validate --explain --measured results/validate_4xh200.h5 --machines 4xh200_calibrated
 makes ablation validate --measured all --without each
 # Rings of two H100 that no record has, predicted before they were measured.

@@ -174,7 +174,7 @@ PublishedScore score_published(const PublishedTable& table, double (*guess)(cons
     PublishedScore score;
     for (std::size_t i = 0; i < table.figures.size(); ++i) {
         const auto& a = table.figures[i];
-        if (a.fitted) continue;
+        if (!a.is_scored()) continue;
         const auto kind = table.fitted_gpus == 0 ? fmt::format("{} tokens per GPU", a.tokens_per_gpu)
                                                  : std::string(a.is_packed() ? "packed" : "causal, full");
         score.errors[kind].push_back(a.error(guess(a)));
@@ -183,7 +183,7 @@ PublishedScore score_published(const PublishedTable& table, double (*guess)(cons
             auto same = b;
             same.system = a.system;
             const auto [less, more] = std::minmax(a.published, b.published);
-            if (b.fitted || key_of(same) != key_of(a) || more / less - 1 <= least_difference) continue;
+            if (!b.is_scored() || key_of(same) != key_of(a) || more / less - 1 <= least_difference) continue;
             ++score.pairs;
             const auto ahead = guess(a) - guess(b);
             score.right += a.published > b.published ? ahead > 0 : ahead < 0;
@@ -224,7 +224,9 @@ void describe_published(RunWriter& run, const PublishedTable& table, const Publi
 
 std::string published_text(const PublishedTable& table) {
     const bool scaled = table.fitted_gpus > 0;
-    const auto percent = [](double share) { return fmt::format("{:+.1f} %", 100 * share); };
+    const auto percent = [](double share) {
+        return std::isnan(share) ? std::string() : fmt::format("{:+.1f} %", 100 * share);
+    };
     Table figures, scores;
     for (const auto& figure : table.figures) {
         figures.start().cell("mask", figure.mask).cell("pass", figure.passes).cell("system", figure.system);

@@ -3,6 +3,7 @@
 #include "experiments/record/run_writer.hpp"
 #include "layouts/layouts/layout.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -31,12 +32,13 @@ struct PublishedFigure {
     std::string passes;        ///< "forward", "backward" or "both"
     int gpus = 0;
     std::int64_t tokens_per_gpu = 0;
-    double published = 0;
-    bool fitted = false;  ///< something was fitted to it, so it is not scored
-    double model = 0;     ///< as the simulator predicts it; packed documents: the mean of the packings
-    double scale = 1;     ///< published over `model` of the same system, mask and pass on the GPUs fitted to
-    double copied = 0;    ///< the figure published for the GPUs fitted to; 0: no scale is fitted
+    double published = 0;  ///< NaN: not known yet
+    bool fitted = false;   ///< something was fitted to it, so it is not scored
+    double model = 0;      ///< as the simulator predicts it; packed documents: the mean of the packings
+    double scale = 1;      ///< published over `model` of the same system, mask and pass on the GPUs fitted to
+    double copied = 0;     ///< the figure published for the GPUs fitted to; 0: no scale is fitted
 
+    bool is_scored() const { return !fitted && !std::isnan(published); }
     bool is_packed() const { return mask.starts_with("varlen"); }
     double predicted() const { return model * scale; }
     double error(double guess) const { return guess / published - 1; }

@@ -181,9 +181,10 @@ PublishedFigure figure_from(const std::string& line, const std::string& place, c
     const auto gpus = number_in<int>(cells[3]);
     require(gpus && *gpus >= 2 && *gpus <= most_gpus, "{}: gpus is '{}'; it must be a whole number from 2 to {}", place,
             cells[3], most_gpus);
-    const auto teraflops = number_in<double>(cells[4]);
-    require(teraflops && std::isfinite(*teraflops) && *teraflops > 0,
-            "{}: tflops_per_gpu is '{}'; it must be a number above 0", place, cells[4]);
+    const bool is_known = cells[4] != "unknown";
+    const auto teraflops = is_known ? number_in<double>(cells[4]) : NAN;
+    require(!is_known || (teraflops && std::isfinite(*teraflops) && *teraflops > 0),
+            "{}: tflops_per_gpu is '{}'; it must be a number above 0, or unknown", place, cells[4]);
     return {.system = cells[2],
             .mask = cells[0],
             .passes = cells[1] == "fwd" ? "forward" : "backward",

@@ -10,7 +10,7 @@ from tree_files import files_of
 
 CODE = {".cpp", ".hpp", ".cu", ".cuh", ".h", ".py", ".sh"}
 BUDGETS = {
-    "lines of code in experiments/": 20340,
+    "lines of code in experiments/": 20345,
     "lines of code in gpu/": 18400,
     "lines of code in layouts/": 10200,
     "lines of code in notebooks/": 2200,
@@ -24,9 +24,9 @@ BUDGETS = {
     "options": 76,
     "options of one program": 39,
     "words of pages that are written by hand": 31800,
-    "words of pages that programs print": 20300,
-    "records": 73,
-    "kilobytes of records": 10150,
+    "words of pages that programs print": 20380,
+    "records": 74,
+    "kilobytes of records": 10200,
 }
 
 

@@ -60,8 +60,8 @@ void add_general(Options& options, Requests& requests, FileKind kind) {
     options.section("General");
     options
         .add("preset", &requests.preset, "NAME",
-             "sizes of a real model, by name (see --list) or as a file of 'name = value' lines; inputs are then "
-             "generated, unless --input names some. The command line overrides it")
+             "sizes of a real model, by name (see --list) or as a file of 'name = value' lines. The command line "
+             "overrides it")
         .without("none")
         .changes_no_result();
     options

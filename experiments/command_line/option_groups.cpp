@@ -61,9 +61,8 @@ void add_latent(Options& options, ProblemConfig& problem) {
     options
         .add("latent", &problem.latent_spec, "RANK+SHARED",
              "multi-head latent attention, as in 512+64: a token has RANK numbers, from which a matrix for each head "
-             "makes its K and V, and SHARED numbers that are the last dims of every K. These numbers travel and are "
-             "expanded where they arrive; their gradients are compressed there. With --schedules expanded:ring their "
-             "owner expands them, and K and V travel")
+             "makes its K and V, and SHARED numbers that are the last dims of every K. These numbers travel; with "
+             "--schedules expanded:ring K and V do")
         .without("K and V are given");
 }
 
@@ -73,22 +72,19 @@ void add_rotary(Options& options, ProblemConfig& problem) {
         scalings += fmt::format("{}{} ({})", scalings.empty() ? "" : ", ", scaling.usage, scaling.help);
     options
         .add("rotary", &problem.rotary_spec, "SPEC",
-             "rotary embedding: the base of its frequencies, as in 500000, or none; dq and dk are gradients of the "
-             "unrotated q and k. More is joined by +, as in 10000+dims:64+first:128. dims:N, first:N: how many dims "
-             "of a head are rotated, and from which one on (all). pairs:NAME: which of n dims form a pair, half (i "
-             "and n/2 + i, the default) or interleaved (2i and 2i + 1). positions:NAME: global (position in the "
-             "sequence, the default), or documents: counted from 0 in every document that the mask packs, without "
-             "padding; a document is a shortest range of tokens that see, and are seen by, no token outside. "
-             "scaling:NAME, for more tokens than a model was trained on: " +
+             "rotary embedding: the base of its frequencies, as in 500000, or none. More is joined by +, as in "
+             "10000+dims:64+first:128. dims:N, first:N: how many dims of a head are rotated, and from which one on "
+             "(all). pairs:NAME: which of n dims form a pair, half (i and n/2 + i, the default) or interleaved (2i and "
+             "2i + 1). positions:NAME: global (the default), or documents: counted from 0 in every document that the "
+             "mask packs, without padding. scaling:NAME, for more tokens than a model was trained on: " +
                  scalings)
         .without("nothing is rotated");
 }
 
 void add_dropout(Options& options, ProblemConfig& problem) {
     options.add("dropout", &problem.dropout.probability, "P",
-                "probability that an element of p is set to 0 after the softmax; the others are divided by 1 - P. P is "
-                "rounded to a multiple of 2^-16. Every layout, schedule, number of ranks and backend drops the same "
-                "elements, drawn by --seed");
+                "probability that an element of p is set to 0 after the softmax, rounded to a multiple of 2^-16. Every "
+                "layout, schedule, number of ranks and backend drops the same elements, drawn by --seed");
 }
 
 void add_attention(Options& options, ProblemConfig& problem) {

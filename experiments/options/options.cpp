@@ -271,8 +271,8 @@ void Options::require_fits(const std::string& backend) const {
 std::string Options::help() const {
     constexpr std::size_t column = 28, line = 116;
     std::string text =
-        "In brackets: the default, or what is done without the option. N... and the like take several values, which\n"
-        "make a sweep: --ranks 2 4 8. Whole numbers may be written 4k (4000), 4Ki (4096) or 4,096.\n";
+        "In brackets: the default. N... takes several values, which make a sweep: --ranks 2 4 8. 4k is 4000, 4Ki "
+        "4096.\n";
     std::string section;
     for (const auto& option : options_) {
         if (option.section_ != section) text += fmt::format("\n{}\n", section = option.section_);

@@ -62,7 +62,12 @@ std::vector<FileDigest> digests_now() {
 
 hdf5::File open_record(const fs::path& path) {
     note_read(path);
-    return hdf5::File::open(path);
+    auto file = hdf5::File::open(path);
+    if (!file.has("ringlab_schema")) return file;  // its reader says what it is not
+    const auto found = file.number("ringlab_schema");
+    require(found == static_cast<double>(Record::schema),
+            "'{}' follows schema {} of records; this program reads schema {}", path.string(), found, Record::schema);
+    return file;
 }
 
 Record::Record(const WrittenFile& place, RecordMode mode, RecordHeader header, Provenance provenance)

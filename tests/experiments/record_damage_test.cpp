@@ -62,6 +62,7 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_refused_with_one_line_and_left_alone) {
     };
     BOOST_TEST(contains(sealed("experiment", std::string("record_test")), "not a record of Ringlab"));
     BOOST_TEST(contains(sealed("ringlab_schema", std::int64_t{99}), "has schema 99"));
+    BOOST_TEST(contains(error_of([&] { open_record(path); }), "follows schema 99 of records; this program reads"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -23,8 +23,8 @@ BUDGETS = {
     "programs": 10,
     "options": 76,
     "options of one program": 39,
-    "words of pages that are written by hand": 31800,
-    "words of pages that programs print": 20380,
+    "words of pages that are written by hand": 30000,
+    "words of pages that programs print": 20000,
     "records": 74,
     "kilobytes of records": 10200,
 }

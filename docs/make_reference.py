@@ -81,7 +81,7 @@ def records_page(root):
     page = (NOTE.replace("programs print", "records say") + "# Records\n\n"
             "What each record of experiments/results says of itself; `/provenance` in it has the command, the build and the machine. Records "
             "from before 2026-11-28 were packed again: measured values in single precision, without what nobody reads (predictions of "
-            "their day, spans of these, issue times of single passes). They can be read, but `--resume` cannot continue them.\n\n"
+            "their day, spans of these, issue times of single passes). They can be read, but `--resume` cannot continue them. Rates are TFLOP/s per GPU, forward / both passes.\n\n"
             f"| record | {' | '.join(about)} |\n|---|{'---|' * len(about)}\n")
     for name, (cells, caveats) in rows.items():
         caveats = [f"({shared.index(caveat) + 1})" if caveat in shared else caveat for caveat in caveats]

@@ -63,7 +63,7 @@ int study(Config& config, int argc, char** argv) {
     study.run([&](Trial& trial) {
         const auto verdicts = trial.judge_repeats(judge, config.execution.repeats);
         if (verdicts.empty()) return;
-        describe_case(trial.run, trial.which, trial.plan);
+        describe_case(trial.run, trial.setup, trial.plan);
         describe_verdicts(trial.run, verdicts, judge.extent());
     });
     if (!study.record()) return 0;
@@ -71,11 +71,11 @@ int study(Config& config, int argc, char** argv) {
     // 3. Relative RMS, in units of 1e-3.
     Table table;
     bool finite = true;
-    for (const auto& which : study.cases()) {
-        const auto errors = study.record()->numbers(which.name(), "judged/relative_rms");
+    for (const auto& setup : study.cases()) {
+        const auto errors = study.record()->numbers(setup.name(), "judged/relative_rms");
         for (const auto error : errors) finite &= std::isfinite(error);
-        table.start().cell("input", which.input).cell("mask", which.mask).cell("layout", which.layout);
-        table.cell("policy", which.policy).cell("P", which.ranks);
+        table.start().cell("input", setup.input).cell("mask", setup.mask).cell("layout", setup.layout);
+        table.cell("policy", setup.policy).cell("P", setup.ranks);
         for (const auto& [header, tensor] : {std::pair{"o", 0u}, {"o fp32", 1u}, {"dq", 3u}, {"dk", 4u}, {"dv", 5u}})
             table.cell(header, fmt::format("{:.3f}", errors[tensor] * 1e3));
     }

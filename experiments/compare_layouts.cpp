@@ -67,22 +67,22 @@ Config defaults() {
 using Words = std::vector<std::string>;
 
 /// Begins a line with what a case is.
-void start_line(Table& table, const Case& which, const SweepConfig& sweep) {
-    table.start().cell("mask", which.mask).cell("layout", which.layout);
-    if (sweep.schedules.size() > 1) table.cell("schedule", which.schedule);
-    table.cell("P", which.ranks).cell("tokens", which.tokens);
+void start_line(Table& table, const Case& setup, const SweepConfig& sweep) {
+    table.start().cell("mask", setup.mask).cell("layout", setup.layout);
+    if (sweep.schedules.size() > 1) table.cell("schedule", setup.schedule);
+    table.cell("P", setup.ranks).cell("tokens", setup.tokens);
     if (!sweep.queries.empty())
-        table.cell("queries", which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
+        table.cell("queries", setup.queries == 0 ? std::string("all") : fmt::format("last {}", setup.queries));
 }
 
 /// Whether the ranks of a run take turns on processors or devices. The time of a pass is then not that of P devices.
-bool take_turns(const Record& record, const Case& which, const ExecutionConfig& execution) {
-    if (execution.backend != "cpu") return record.text(which.name(), "transport") == "loopback";
+bool take_turns(const Record& record, const Case& setup, const ExecutionConfig& execution) {
+    if (execution.backend != "cpu") return record.text(setup.name(), "transport") == "loopback";
     std::set<std::string> hosts{""};
     if (execution.mpi)
         for (const auto& host : processes::Session::current().hosts()) hosts.insert(host.name);
     const auto computers = std::max<std::size_t>(1, hosts.size() - 1);
-    return which.ranks * execution.replicas > usable_processors() * static_cast<std::int64_t>(computers);
+    return setup.ranks * execution.replicas > usable_processors() * static_cast<std::int64_t>(computers);
 }
 
 /// The machines whose predictions are compared with what was measured here, and all others.
@@ -110,18 +110,18 @@ void add_predicted(Table& table, const FinishedRun& run, const Words& machines, 
 }
 
 /// The line of a case.
-void add_line(Table& table, const FinishedRun& run, const Case& which, const Config& config, const Words& machines,
+void add_line(Table& table, const FinishedRun& run, const Case& setup, const Config& config, const Words& machines,
               bool turns) {
     const auto seconds = [&](const char* pass) {
         return run.number(fmt::format("{}_measured_{}", turns ? "compute" : "seconds", pass));
     };
     const auto rate = [&](const char* pass) {
-        return quotient(run.number(fmt::format("flop_{}", pass)) / which.ranks * 1e-12, seconds(pass), "{:.3g}");
+        return quotient(run.number(fmt::format("flop_{}", pass)) / setup.ranks * 1e-12, seconds(pass), "{:.3g}");
     };
     const auto memory = [&](const char* column) { return memory_text(static_cast<std::int64_t>(run.number(column))); };
     const auto* milliseconds = turns ? "{:.4g}*" : "{:.4g}";
-    start_line(table, which, config.sweep);
-    table.cell("pairs", run.number("balance_cells"), "{:.3f}")
+    start_line(table, setup, config.sweep);
+    table.cell("pairs", run.number("balance_pairs"), "{:.3f}")
         .cell("fwd bal.", run.number("balance_measured_forward"), "{:.3f}")
         .cell("bwd bal.", run.number("balance_measured_backward"), "{:.3f}")
         .cell("fwd ms", seconds("forward") * 1e3, milliseconds)
@@ -160,11 +160,11 @@ int study(Config& config, int argc, char** argv) {
     study.run([&](Trial& trial) {
         // 2. Execute and measure.
         if (!trial.measure(config.execution.repeats)) return;
-        describe_case(trial.run, trial.which, trial.plan);
+        describe_case(trial.run, trial.setup, trial.plan);
         describe_measurements(trial.run, trial.rings);
 
         // 3. Predict.
-        const auto name = trial.which.name();
+        const auto name = trial.setup.name();
         describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.rings);
         const auto& ring = trial.rings.front();
         const auto memory = describe_predicted_memory(trial.run, trial.plan,
@@ -187,19 +187,19 @@ int study(Config& config, int argc, char** argv) {
     const Machines machines(predictor, config.execution);
     Table table, others, causes;
     bool finite = true, any_turns = false;
-    for (const auto& which : study.cases()) {
-        const FinishedRun run{record, which.name()};
-        const bool turns = take_turns(record, which, config.execution);
+    for (const auto& setup : study.cases()) {
+        const FinishedRun run{record, setup.name()};
+        const bool turns = take_turns(record, setup, config.execution);
         any_turns |= turns;
-        add_line(table, run, which, config, machines.compared, turns);
-        start_line(others, which, config.sweep);
+        add_line(table, run, setup, config, machines.compared, turns);
+        start_line(others, setup, config.sweep);
         add_predicted(others, run, machines.others, false);
         for (const auto& machine : predictor.machines())
             for (const auto pass : both_passes) {
                 const auto found = recorded_causes(record, run.name, prediction_labels(machine, pass));
                 if (found.empty()) continue;
                 const auto seconds = run.number(fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
-                start_line(causes, which, config.sweep);
+                start_line(causes, setup, config.sweep);
                 causes.cell("machine", machine).cell("pass", to_string(pass));
                 causes.cell("ms", seconds * 1e3, "{:.3g}");
                 add_cause_cells(causes, found, seconds);

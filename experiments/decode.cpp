@@ -117,13 +117,13 @@ struct Steps {
     }
 };
 
-void describe_steps(RunWriter& run, const Config& config, const Case& which, const Decoding& decoding,
+void describe_steps(RunWriter& run, const Config& config, const Case& setup, const Decoding& decoding,
                     const Steps& steps) {
-    run.attribute("sequences", which.sequences, "1", "that grow together");
-    run.attribute("rows_of_sequence", which.queries, "1", "query rows of each sequence");
+    run.attribute("sequences", setup.sequences, "1", "that grow together");
+    run.attribute("rows_of_sequence", setup.queries, "1", "query rows of each sequence");
     run.attribute("steps", config.decoding.steps, "1",
                   "each appends as many tokens to a sequence as it has query rows");
-    run.dataset("decode/length", decoding.lengths(), {{"sequence", which.sequences}}, "1",
+    run.dataset("decode/length", decoding.lengths(), {{"sequence", setup.sequences}}, "1",
                 "tokens of the sequence before the first step");
     run.dataset("decode/seconds", measured(steps.seconds),
                 {{"step", config.decoding.steps}, {"decode/repeat", config.execution.repeats}}, "s",
@@ -145,18 +145,18 @@ Decoding::Values values_of(const Config& config) {
 }
 
 /// All steps of one case; nothing on processes that are not root.
-std::optional<RunWriter> decode(const Config& config, const Case& which, Decoding& decoding, Backend& backend,
+std::optional<RunWriter> decode(const Config& config, const Case& setup, Decoding& decoding, Backend& backend,
                                 Predictor& predictor) {
-    const auto policy = policy_from(which.policy, problem_from(config.problem).dtype);
+    const auto policy = policy_from(setup.policy, problem_from(config.problem).dtype);
     Steps steps;
     const auto values = values_of(config);
     if (values == Decoding::Values::made) decoding.restart();
     for (int step = 0; step < config.decoding.steps; ++step) {
         if (values == Decoding::Values::made) decoding.append(step);
-        const auto plan = decoding.plan(which, step);
+        const auto plan = decoding.plan(setup, step);
         const auto inputs =
             values == Decoding::Values::made ? std::span(&decoding.inputs(), 1) : std::span<const reference::Inputs>();
-        steps.rings = backend.run(plan, ring_group(config.execution, which.ranks),
+        steps.rings = backend.run(plan, ring_group(config.execution, setup.ranks),
                                   judged_options(config.execution, policy, inputs, config.execution.repeats));
         if (!backend.is_root()) continue;
         const auto& ring = steps.rings.front();
@@ -166,10 +166,10 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
     }
     if (!backend.is_root()) return {};
     RunWriter run;
-    const auto plan = decoding.plan(which, config.decoding.steps - 1);
-    describe_case(run, which, plan);
+    const auto plan = decoding.plan(setup, config.decoding.steps - 1);
+    describe_case(run, setup, plan);
     describe_measurements(run, steps.rings);
-    describe_steps(run, config, which, decoding, steps);
+    describe_steps(run, config, setup, decoding, steps);
     const double read = decoding.bytes_read(plan, config.decoding.steps - 1);
     run.attribute("bytes_read", read, "B", "of K and V that rows of the last step see, on the rank that has most");
     if (const auto rate = backend.memory_read_rate()) {
@@ -178,7 +178,7 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
         run.attribute("seconds_bound", read / *rate, "s", "bytes_read at memory_read_rate");
     }
     run.attribute("bytes_between_ranks", bytes_between_ranks(*plan.forward), "B", "of all messages of a step");
-    describe_prediction_errors(run, predictor.predict(run, which.name(), plan), steps.rings);
+    describe_prediction_errors(run, predictor.predict(run, setup.name(), plan), steps.rings);
     describe_execution(run, config.execution, steps.rings);
     return run;
 }
@@ -186,15 +186,15 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
 /// Refuses at the start what cannot work.
 void check(const Config& config, const std::vector<Case>& cases, Forecast& forecast) {
     forecast.require_ranks_to_execute();
-    for (auto which : cases) {
-        which.pad = true;
-        const auto room = (which.tokens + config.decoding.steps * which.queries) * which.sequences;
-        require(room <= std::int64_t{1} << 30, "{} tokens in {} sequences are more than 2^30", which.tokens,
-                which.sequences);
-        lengths_of(which.tokens, which.sequences, config.decoding.lengths);
-        auto plan = make_plan(which, problem_from(config.problem));
+    for (auto setup : cases) {
+        setup.pad = true;
+        const auto room = (setup.tokens + config.decoding.steps * setup.queries) * setup.sequences;
+        require(room <= std::int64_t{1} << 30, "{} tokens in {} sequences are more than 2^30", setup.tokens,
+                setup.sequences);
+        lengths_of(setup.tokens, setup.sequences, config.decoding.lengths);
+        auto plan = make_plan(setup, problem_from(config.problem));
         plan.backward.reset();
-        forecast.add_executed(which, plan);
+        forecast.add_executed(setup, plan);
     }
     forecast.announce();
 }
@@ -202,14 +202,14 @@ void check(const Config& config, const std::vector<Case>& cases, Forecast& forec
 std::string table_of(const Config& config, const std::vector<Case>& cases, const Predictor& predictor,
                      const Record& record) {
     Table table;
-    for (const auto& which : cases) {
-        const FinishedRun run{record, which.name()};
+    for (const auto& setup : cases) {
+        const FinishedRun run{record, setup.name()};
         const auto ms = [&](const std::string& header, const std::string& column) {
             table.cell(header, run.number(column) * 1e3, "{:.4g}");
         };
-        table.start().cell("tokens", which.tokens).cell("sequences", which.sequences).cell("rows", which.queries);
-        table.cell("layout", which.layout).cell("schedule", which.schedule);
-        table.cell("policy", which.policy.empty() ? "carry" : which.policy).cell("P", which.ranks);
+        table.start().cell("tokens", setup.tokens).cell("sequences", setup.sequences).cell("rows", setup.queries);
+        table.cell("layout", setup.layout).cell("schedule", setup.schedule);
+        table.cell("policy", setup.policy.empty() ? "carry" : setup.policy).cell("P", setup.ranks);
         ms("ms", "seconds_measured_forward");
         ms("attend ms", "compute_measured_forward");
         ms("bound ms", "seconds_bound");
@@ -241,15 +241,15 @@ int study(Config& config, int argc, char** argv) {
     std::optional<Decoding> decoding;
     Progress progress(cases.size(), !record);
     for (std::size_t i = 0; i < cases.size(); ++i) {
-        const auto& which = cases[i];
+        const auto& setup = cases[i];
         if (record) say_when_interrupted(interrupted_text(*record, i, cases.size()));
-        progress.start(which.name(), forecast.seconds_of(i));
-        const auto backend = make_backend(config.execution, {{which.ranks}, config.problem.arithmetic});
-        if (!is_recorded(config.execution, *backend, record && record->has(which.name()))) {
-            if (!decoding || !decoding->is_of(which))
-                decoding.emplace(config.problem, config.decoding, which, values_of(config));
-            const auto run = decode(config, which, *decoding, *backend, predictor);
-            if (record) record->commit(which.name(), *run);
+        progress.start(setup.name(), forecast.seconds_of(i));
+        const auto backend = make_backend(config.execution, {{setup.ranks}, config.problem.arithmetic});
+        if (!is_recorded(config.execution, *backend, record && record->has(setup.name()))) {
+            if (!decoding || !decoding->is_of(setup))
+                decoding.emplace(config.problem, config.decoding, setup, values_of(config));
+            const auto run = decode(config, setup, *decoding, *backend, predictor);
+            if (record) record->commit(setup.name(), *run);
         }
         progress.finish();
     }
@@ -258,8 +258,8 @@ int study(Config& config, int argc, char** argv) {
 
     // 3. The table: one line a case.
     double worst = 0;
-    for (const auto& which : cases)
-        if (config.judging.judge) worst = worse(worst, record->number(which.name(), "error_over_tolerance"));
+    for (const auto& setup : cases)
+        if (config.judging.judge) worst = worse(worst, record->number(setup.name(), "error_over_tolerance"));
     fmt::print(
         "{}\nms: measured for a step of all sequences, the slowest rank, median, backend {}; attend ms: the busiest "
         "rank's own\nprocessor or device time in attends; bound ms: K and V read once, by the rank that has most, at "

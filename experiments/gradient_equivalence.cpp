@@ -66,7 +66,7 @@ int study(Config& config, int argc, char** argv) {
     study.run([&](Trial& trial) {
         const auto verdicts = trial.judge_repeats(judge, config.execution.repeats);
         if (verdicts.empty()) return;
-        describe_case(trial.run, trial.which, trial.plan);
+        describe_case(trial.run, trial.setup, trial.plan);
         describe_verdicts(trial.run, verdicts, judge.extent());
         const auto tolerances = config.judging.tolerance
                                     ? std::vector(trial.inputs.size(), uniform_tolerance(*config.judging.tolerance))
@@ -92,13 +92,13 @@ int study(Config& config, int argc, char** argv) {
             std::array<double, judged_tensors.size()> largest{};
             double share = 0;  // of its tolerance that the worst result takes up
             int cases = 0;
-            for (const auto& which : study.cases()) {
-                if (which.mask != mask || which.layout != layout) continue;
+            for (const auto& setup : study.cases()) {
+                if (setup.mask != mask || setup.layout != layout) continue;
                 ++cases;
                 for (const auto* measure : {"relative_rms", "max_relative"}) {
-                    const auto errors = study.record()->numbers(which.name(), fmt::format("judged/{}", measure));
+                    const auto errors = study.record()->numbers(setup.name(), fmt::format("judged/{}", measure));
                     const auto bounds =
-                        study.record()->numbers(which.name(), fmt::format("judged/tolerance_{}", measure));
+                        study.record()->numbers(setup.name(), fmt::format("judged/tolerance_{}", measure));
                     for (std::size_t i = 0; i < errors.size(); ++i) {
                         largest[i % largest.size()] = worse(largest[i % largest.size()], errors[i]);
                         const double bound = bounds[i % bounds.size()];

@@ -61,12 +61,12 @@ Config defaults() {
 
 /// One search: a line of the table.
 struct Search {
-    Case which;
+    Case setup;
     std::string policy;
     const Device* device;
 
     std::string name() const {
-        return fmt::format("{} {} P={} {} keep {} on {}", which.mask, which.layout, which.ranks, which.schedule, policy,
+        return fmt::format("{} {} P={} {} keep {} on {}", setup.mask, setup.layout, setup.ranks, setup.schedule, policy,
                            device->name);
     }
 };
@@ -74,13 +74,13 @@ struct Search {
 void describe(RunWriter& run, const Search& search, const layouts::Problem& problem, const Keeping& keeping, int layers,
               const Longest& found) {
     run.attribute("machine", search.device->name, "1", "machine file");
-    run.attribute("mask", search.which.mask, "1", "who sees whom, as given");
-    run.attribute("layout", search.which.layout, "1", "which rank owns which tokens");
-    run.attribute("algorithm", search.which.schedule, "1", "schedule that brings queries and keys together");
+    run.attribute("mask", search.setup.mask, "1", "who sees whom, as given");
+    run.attribute("layout", search.setup.layout, "1", "which rank owns which tokens");
+    run.attribute("schedule", search.setup.schedule, "1", "schedule that brings queries and keys together");
     run.attribute("keep", search.policy, "1", "what is kept of a layer until its backward pass");
     run.attribute("computed_again", keeping.again, "1", "in the backward pass, of each layer");
     run.attribute("layers", layers, "1", "attention layers");
-    run.attribute("ranks", search.which.ranks, "1", "ring size P");
+    run.attribute("ranks", search.setup.ranks, "1", "ring size P");
     run.attribute("batch", problem.batch, "1", "sequences at a time");
     run.attribute("query_heads", problem.query_heads, "1", "heads of q and o");
     run.attribute("kv_heads", problem.kv_heads, "1", "heads of k and v");
@@ -106,9 +106,9 @@ void describe(RunWriter& run, const Search& search, const layouts::Problem& prob
 /// Runs what was found where everything else that it counts is taken, and writes how that went.
 void describe_confirmation(RunWriter& run, const Search& search, const layouts::Problem& problem, bool with_backward,
                            const Longest& found, Backend& backend) {
-    auto which = search.which;
-    which.tokens = found.tokens;
-    auto plan = make_plan(which, problem);
+    auto setup = search.setup;
+    setup.tokens = found.tokens;
+    auto plan = make_plan(setup, problem);
     if (!with_backward) plan.backward.reset();
     const auto& need = found.footprint;
     const auto trial = backend.try_memory(plan, need.kept + need.resident);
@@ -135,11 +135,11 @@ Table table_of(const Record& record, const std::vector<Search>& searches, bool c
         const auto found = [&](const std::string& text, const char* otherwise) {
             return tokens == 0 ? otherwise : text;
         };
-        table.start().cell("machine", search.device->name).cell("mask", search.which.mask);
-        table.cell("layout", search.which.layout).cell("schedule", search.which.schedule).cell("P", search.which.ranks);
+        table.start().cell("machine", search.device->name).cell("mask", search.setup.mask);
+        table.cell("layout", search.setup.layout).cell("schedule", search.setup.schedule).cell("P", search.setup.ranks);
         table.cell("kept", search.policy).cell("computed again", record.text(name, "computed_again"));
         table.cell("tokens", found(fmt::format("{}", tokens), "none"));
-        table.cell("per GPU", found(fmt::format("{}", tokens / search.which.ranks), "-"));
+        table.cell("per GPU", found(fmt::format("{}", tokens / search.setup.ranks), "-"));
         table.cell("memory", memory_text(whole("memory"))).cell("limit", record.text(name, "limit"));
         if (confirmed) table.cell("on GPUs", tokens == 0 ? "-" : confirmation_text(record, name));
     }
@@ -153,10 +153,10 @@ int body(Config& config, int argc, char** argv) {
     const auto problem = problem_from(config.problem);
     std::vector<Search> searches;
     for (const auto& device : devices)
-        for (auto which : all_cases(config.sweep, config.prediction.machines, 1)) {
-            which.tokens = layouts::layout_granularity(which.layout, which.ranks);
-            make_plan(which, problem);  // refuse now, not midway
-            for (const auto& policy : config.memory.keep) searches.push_back({which, policy, &device});
+        for (auto setup : all_cases(config.sweep, config.prediction.machines, 1)) {
+            setup.tokens = layouts::layout_granularity(setup.layout, setup.ranks);
+            make_plan(setup, problem);  // refuse now, not midway
+            for (const auto& policy : config.memory.keep) searches.push_back({setup, policy, &device});
         }
     auto provenance = collect_provenance(argc, argv);
     for (const auto& device : devices) add_provenance(provenance, device);
@@ -177,7 +177,7 @@ int body(Config& config, int argc, char** argv) {
             if (!record->has(search.name())) {
                 const auto kept = keeping(search.policy, problem, config.memory);
                 RunWriter run;
-                const auto found = longest_context(search.which, problem, config.memory, kept, search.device->capacity);
+                const auto found = longest_context(search.setup, problem, config.memory, kept, search.device->capacity);
                 describe(run, search, problem, kept, config.memory.model_layers, found);
                 if (backend && found.tokens > 0)
                     describe_confirmation(run, search, problem, kept.with_backward, found, *backend);

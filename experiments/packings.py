@@ -34,7 +34,7 @@ def drawn(lengths, tokens, random):
 def table(record):
     with h5py.File(record) as file:
         runs = file["runs"]
-        layouts, balance = runs["layout"].asstr()[:], runs["balance_cells"][:]
+        layouts, balance = runs["layout"].asstr()[:], runs["balance_pairs"][:]
         columns = {name: runs[name][:] for name in runs
                    if name.startswith(("seconds_predicted_", "share_of_bound_", "seconds_measured_"))}
     print(f"{'layout':16}  balance: mean   95 %   worst  mean of " + ", ".join(columns))

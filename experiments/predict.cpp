@@ -137,16 +137,16 @@ class Summary {
 public:
     Summary(const Config& config, const Record& record) : config_(config), record_(record) {}
 
-    void add(const std::string& machine, const Case& which) {
+    void add(const std::string& machine, const Case& setup) {
         double seconds = 0;
         std::vector<double> disturbed;
         for (const auto pass : both_passes) {
-            const auto of_pass = add(machine, which, pass, seconds);
+            const auto of_pass = add(machine, setup, pass, seconds);
             disturbed.resize(of_pass.size());
             for (std::size_t i = 0; i < of_pass.size(); ++i) disturbed[i] += of_pass[i];
         }
         if (!config_.prediction.disturbs()) return;
-        start(table_, machine, which, "both", seconds);
+        start(table_, machine, setup, "both", seconds);
         add_percentiles(disturbed);
         for (const auto* column : {"TFLOP/s/GPU", "balance", "max(c,t) ms", "c+t ms", "memory"})
             table_.cell(column, "-");
@@ -157,12 +157,12 @@ public:
     std::string causes() const { return causes_text(causes_); }
 
 private:
-    void start(Table& table, const std::string& machine, const Case& which, const char* pass, double seconds) const {
-        table.start().cell("machine", machine).cell("mask", which.mask).cell("layout", which.layout);
-        table.cell("schedule", which.schedule);
-        if (!config_.sweep.policies.empty()) table.cell("policy", which.policy);
-        table.cell("P", which.ranks)
-            .cell("tokens", which.tokens)
+    void start(Table& table, const std::string& machine, const Case& setup, const char* pass, double seconds) const {
+        table.start().cell("machine", machine).cell("mask", setup.mask).cell("layout", setup.layout);
+        table.cell("schedule", setup.schedule);
+        if (!config_.sweep.policies.empty()) table.cell("policy", setup.policy);
+        table.cell("P", setup.ranks)
+            .cell("tokens", setup.tokens)
             .cell("pass", pass)
             .cell("ms", seconds * 1e3, "{:.4g}");
     }
@@ -174,8 +174,8 @@ private:
     }
 
     /// Adds the pass to `both`, and returns the times of its disturbed repeats, if any.
-    std::vector<double> add(const std::string& machine, const Case& which, layouts::Pass pass, double& both) {
-        const FinishedRun run{record_, which.name()};
+    std::vector<double> add(const std::string& machine, const Case& setup, layouts::Pass pass, double& both) {
+        const FinishedRun run{record_, setup.name()};
         const auto labels = prediction_labels(machine, pass);
         const auto ending = fmt::format("{}_{}", to_string(pass), machine);
         const auto of = [&](const std::string& name) { return record_.numbers(run.name, "predicted/" + name, labels); };
@@ -185,13 +185,13 @@ private:
         const auto seconds = run.number("seconds_predicted_" + ending);
         both += seconds;
         if (const auto found = recorded_causes(record_, run.name, labels); !found.empty()) {
-            start(causes_, machine, which, to_string(pass), seconds);
+            start(causes_, machine, setup, to_string(pass), seconds);
             add_cause_cells(causes_, found, seconds);
         }
-        start(table_, machine, which, to_string(pass), seconds);
+        start(table_, machine, setup, to_string(pass), seconds);
         std::vector<double> disturbed;
         if (config_.prediction.disturbs()) add_percentiles(disturbed = of("disturbed_makespan"));
-        const auto teraflop = run.number(fmt::format("flop_{}", to_string(pass))) / which.ranks / 1e12;
+        const auto teraflop = run.number(fmt::format("flop_{}", to_string(pass))) / setup.ranks / 1e12;
         table_.cell("TFLOP/s/GPU", quotient(teraflop, seconds, "{:.0f}"))
             .cell("balance", run.number("balance_predicted_" + ending), "{:.3f}")
             .cell("max(c,t) ms", guess("naive_overlapped"), "{:.4g}")
@@ -224,10 +224,10 @@ int body(Config& config, int argc, char** argv) {
     Forecast forecast(config);
     forecast.require_ranks_to_predict();
     ExecutionTraces execution_traces(config, predictor);
-    for (const auto& which : cases) {  // refuse now, not midway
-        const auto plan = make_plan(which, problem_from(config.problem));
-        forecast.add_predicted(which, plan, predictor.machines().size(), threads);
-        execution_traces.announce(which, plan);
+    for (const auto& setup : cases) {  // refuse now, not midway
+        const auto plan = make_plan(setup, problem_from(config.problem));
+        forecast.add_predicted(setup, plan, predictor.machines().size(), threads);
+        execution_traces.announce(setup, plan);
     }
     forecast.announce();
     // Cases are independent; where they are fewer than threads, the repeats of each have several.
@@ -244,14 +244,14 @@ int body(Config& config, int argc, char** argv) {
     for (std::size_t i = 0; i < cases.size(); ++i)
         if (!record->has(cases[i].name())) lacking.push_back(i);
     const auto predicted = [&](std::size_t i) {
-        const auto& which = cases[lacking[i]];
-        const auto plan = make_plan(which, problem_from(config.problem));
+        const auto& setup = cases[lacking[i]];
+        const auto plan = make_plan(setup, problem_from(config.problem));
         RunWriter run;
-        describe_case(run, which, plan);
-        const auto figures = predictor.predict(run, which.name(), plan);
-        for (std::size_t figure = 0; has_bound(config) && packs_documents(which.mask) && figure < figures.size();
+        describe_case(run, setup, plan);
+        const auto figures = predictor.predict(run, setup.name(), plan);
+        for (std::size_t figure = 0; has_bound(config) && packs_documents(setup.mask) && figure < figures.size();
              figure += 2) {
-            const auto least = least_seconds(which, problem_from(config.problem),
+            const auto least = least_seconds(setup, problem_from(config.problem),
                                              predictor.descriptions()[figure / 2].machine, predictor.options());
             for (const auto pass : both_passes) {
                 const auto at = static_cast<std::size_t>(pass);
@@ -263,7 +263,7 @@ int body(Config& config, int argc, char** argv) {
             }
         }
         describe_predicted_memory(
-            run, plan, memory_model(config.execution.backend, policy_from(which.policy, plan.problem.dtype), false));
+            run, plan, memory_model(config.execution.backend, policy_from(setup.policy, plan.problem.dtype), false));
         return run;
     };
     {
@@ -281,13 +281,13 @@ int body(Config& config, int argc, char** argv) {
     }
     record->finish();
     predictor.write_trace();
-    for (const auto& which : cases) execution_traces.write(which);
+    for (const auto& setup : cases) execution_traces.write(setup);
     execution_traces.say();
 
     // 3. The table.
     Summary summary(config, *record);
     for (const auto& machine : predictor.machines())
-        for (const auto& which : cases) summary.add(machine, which);
+        for (const auto& setup : cases) summary.add(machine, setup);
     fmt::print(
         "{}\n"
         "Balance: the busiest rank's compute time divided by the mean. max(c,t) and c+t: guesses without a "

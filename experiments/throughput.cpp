@@ -83,7 +83,7 @@ Config defaults() {
     return config;
 }
 
-void time_case(const ThroughputCase& which, const Config& config, Backend& backend, RunWriter& run) {
+void time_case(const ThroughputCase& timed, const Config& config, Backend& backend, RunWriter& run) {
     using Kind = ThroughputCase::Kind;
     constexpr int rounds = 5;
     const CallTiming timing{.rounds = rounds,
@@ -91,26 +91,26 @@ void time_case(const ThroughputCase& which, const Config& config, Backend& backe
                             .warm_up_seconds = config.timing.warm_up_seconds,
                             .sustained = asks_protocol(config.timing, "sustained"),
                             .bursts = asks_protocol(config.timing, "burst")};
-    if (which.kind == Kind::ceilings) {
+    if (timed.kind == Kind::ceilings) {
         if (!backend.is_root()) return;
         constexpr std::int64_t mebibyte = 1 << 20;
         auto times = backend.time_calls({.names = {"matrix_product"}}, timing);
-        times.links = backend.time_links(which.gpus, {8 * mebibyte, 32 * mebibyte, 128 * mebibyte});
+        times.links = backend.time_links(timed.gpus, {8 * mebibyte, 32 * mebibyte, 128 * mebibyte});
         return describe_ceilings(run, times, matrix_product_flop);
     }
-    const auto plan = make_plan(which, config.problem);
-    if (which.kind == Kind::device) {
+    const auto plan = make_plan(timed, config.problem);
+    if (timed.kind == Kind::device) {
         if (!backend.is_root()) return;
         const std::vector<std::string> calls{"forward", "forward_carried", "backward", "backward_kernel",
                                              "backward_deterministic"};
-        return describe_device(run, which, plan,
-                               backend.time_calls({.plan = &plan, .names = calls, .kernels = which.kernels}, timing));
+        return describe_device(run, timed, plan,
+                               backend.time_calls({.plan = &plan, .names = calls, .kernels = timed.kernels}, timing));
     }
     auto options = timed_options(config.execution, config.timing, config.problem.seed);
-    options.transport = which.transport;
-    options.kernels = which.kernels;
-    const auto ring = side_by_side(backend.run(plan, which.group(), options));
-    if (backend.is_root()) describe_ring(run, which, plan, ring);
+    options.transport = timed.transport;
+    options.kernels = timed.kernels;
+    const auto ring = side_by_side(backend.run(plan, timed.group(), options));
+    if (backend.is_root()) describe_ring(run, timed, plan, ring);
 }
 
 /// What the backend can do, where the user does not say. Throws Error if it lacks a transport that is asked for.
@@ -129,8 +129,8 @@ int study(Config& config, int argc, char** argv) {
     settle(config);
     // 1. Lay out every case; find the GPUs; open the record.
     const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
-    for (const auto& which : cases)
-        if (which.kind != ThroughputCase::Kind::ceilings) make_plan(which, config.problem);  // refuse now, not midway
+    for (const auto& timed : cases)
+        if (timed.kind != ThroughputCase::Kind::ceilings) make_plan(timed, config.problem);  // refuse now, not midway
     const auto backend =
         make_backend(config.execution,
                      {.ranks = config.sweep.ranks, .arithmetic = config.problem.arithmetic, .device_per_rank = true});
@@ -144,12 +144,12 @@ int study(Config& config, int argc, char** argv) {
     // 2. Time each case that the record lacks.
     {
         Progress progress(cases.size(), !record);
-        for (const auto& which : cases) {
-            progress.start(which.name());
-            if (!is_recorded(config.execution, *backend, record && record->has(which.name()))) {
+        for (const auto& timed : cases) {
+            progress.start(timed.name());
+            if (!is_recorded(config.execution, *backend, record && record->has(timed.name()))) {
                 RunWriter run;
-                time_case(which, config, *backend, run);
-                if (record) record->commit(which.name(), run);
+                time_case(timed, config, *backend, run);
+                if (record) record->commit(timed.name(), run);
             }
             progress.finish();
         }

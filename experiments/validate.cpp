@@ -101,8 +101,8 @@ std::vector<ScoredRecord> records_named(const Config& config, const std::string&
             "2xh200_calibrated");
     const auto& wanted = config.timing.transports;
     for (const auto& ring : measured_rings(record.path))
-        if (wanted.empty() || std::ranges::count(wanted, ring.which.transport) > 0)
-            record.machines[ring.which.transport] = config.prediction.machines.front();
+        if (wanted.empty() || std::ranges::count(wanted, ring.timed.transport) > 0)
+            record.machines[ring.timed.transport] = config.prediction.machines.front();
     require(!record.machines.empty(), "--measured {}: the record has no rings of --transports", config.timing.measured);
     return {std::move(record)};
 }

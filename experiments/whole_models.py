@@ -33,7 +33,7 @@ def seconds_of(programs, preset, options, folder):
         passes = [runs[name][:] for name in runs if name.startswith("seconds_predicted_")]
         if len(passes) != 2:
             sys.exit(f"whole_models.py: {len(passes) // 2} machines; name one by --machines")
-        names = zip(runs["layout"].asstr()[:], runs["algorithm"].asstr()[:])
+        names = zip(runs["layout"].asstr()[:], runs["schedule"].asstr()[:])
         return {name: float(forward + backward) for name, forward, backward in zip(names, *passes)}
 
 

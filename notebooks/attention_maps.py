@@ -99,9 +99,9 @@ def by_step(run):
     if path is None:
         return None
     attends = run.read(f"{path}/kind") == "attend"
-    step, rank, cells = (run.read(f"{path}/{name}")[attends] for name in ("step", "rank", "cells"))
+    step, rank, pairs = (run.read(f"{path}/{name}")[attends] for name in ("step", "rank", "pairs"))
     sums = np.zeros((max(step, default=0) + 1, run["ranks"]))
-    np.add.at(sums, (step, rank), cells)
+    np.add.at(sums, (step, rank), pairs)
     return 100 * sums / (run["padded_tokens"] / run["ranks"]) ** 2
 
 
@@ -143,6 +143,6 @@ for label, cases in runs.groups("ranks", "tokens"):
     for mask in masks:
         for layout in layouts:
             for run in cases.where(mask=mask, layout=layout)[:1]:
-                cells = run.read("work/cells_of_rank")
-                print(f"{run.name}: {cells.sum():.0f} visible pairs a head, largest rank / mean "
-                      f"{cells.max() / cells.mean():.3f}")
+                pairs = run.read("work/pairs_of_rank")
+                print(f"{run.name}: {pairs.sum():.0f} visible pairs a head, largest rank / mean "
+                      f"{pairs.max() / pairs.mean():.3f}")

@@ -35,7 +35,7 @@ def measured_shares(run, which):
 def draw_panel(axis, run, which):
     """One run. Returns largest over mean, and the mark that it is drawn with, by what was counted."""
     rank = np.arange(run["ranks"])
-    largest, marks = {"pairs": shares(run.read("work/cells_of_rank"))}, {"pairs": dict(marker="s", color=PAIRS, ms=4.5)}
+    largest, marks = {"pairs": shares(run.read("work/pairs_of_rank"))}, {"pairs": dict(marker="s", color=PAIRS, ms=4.5)}
     axis.bar(rank, largest["pairs"], 0.85, color=PAIRS, label="visible pairs")
     machines = run.machines()
     offsets = np.linspace(-0.22, 0.22, len(machines) + 1)
@@ -94,7 +94,7 @@ def draw(cases, which):
     return figure
 
 
-for label, cases in runs.groups("ranks", "tokens", "algorithm", "input"):
+for label, cases in runs.groups("ranks", "tokens", "schedule", "input"):
     for which in figures.PASSES:
         figures.save(draw(cases, which), arguments.figures, "balance", which, label)
 
@@ -119,7 +119,7 @@ def draw_causal(cases):
     return figure
 
 
-for label, cases in runs.groups("ranks", "tokens", "algorithm", "input"):
+for label, cases in runs.groups("ranks", "tokens", "schedule", "input"):
     causal = [run for run in cases.where(mask="causal") if run.machines() and "measured/forward/attend_time" in run]
     if causal:
         figures.save(draw_causal(figures.Runs(causal)), arguments.figures, "balance", "causal", label)

@@ -83,13 +83,13 @@ def draw(cases, relative):
     return figure
 
 
-for label, cases in runs.groups("mask", "tokens", "algorithm"):
+for label, cases in runs.groups("mask", "tokens", "schedule"):
     figures.save(draw(cases, relative=False), arguments.figures, "bf16_error", label)
     if cases.where(ranks=1, policy="carry"):
         figures.save(draw(cases, relative=True), arguments.figures, "bf16_error_ratio", label)
 
 # %%
-for label, cases in runs.groups("mask", "tokens", "algorithm"):
+for label, cases in runs.groups("mask", "tokens", "schedule"):
     largest = max(cases.unique("ranks"))
     for kind in cases.unique("input"):
         for policy in cases.unique("policy"):

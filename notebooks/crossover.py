@@ -90,7 +90,7 @@ def draw(cases, machines):
         axes[2 * index, 0].set_ylabel(f"{which}\nTFLOP/s per GPU")
         axes[2 * index + 1, 0].set_ylabel(f"{which}\nsaved by free links, %")
     run = cases[0]
-    figure.suptitle(f"Predicted: {run['algorithm']} over {run['ranks']} GPUs, {run['mask']} mask, "
+    figure.suptitle(f"Predicted: {run['schedule']} over {run['ranks']} GPUs, {run['mask']} mask, "
                     f"{run['query_heads']}:{run['kv_heads']} heads of {run['head_dim']}")
     figures.legend_below(figure, [
         *(Line2D([], [], color=s.color, marker=s.marker, mfc="none", label=layout) for layout, s in layouts.items()),
@@ -101,7 +101,7 @@ def draw(cases, machines):
     return figure
 
 
-for label, cases in runs.groups("mask", "ranks", "algorithm"):
+for label, cases in runs.groups("mask", "ranks", "schedule"):
     machines = cases[0].machines()
     figures.save(draw(cases, machines), arguments.figures, "crossover", label)
     for machine in machines:

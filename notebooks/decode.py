@@ -20,11 +20,11 @@ for axis, cases in zip(axes.flat, panels):
     run = cases[0]
     axis.set_title(f"P = {run['ranks']}, {run['layout']}, {run['query_heads']}:{run['kv_heads']} heads of {run['head_dim']}"
                    + "".join(f"\npredicted on {machine}" for machine in run.machines()[:1]))
-    for schedule in cases.unique("algorithm"):
-        figures.draw_times(axis, cases.where(algorithm=schedule), "forward", figures.schedule_style(schedule))
+    for schedule in cases.unique("schedule"):
+        figures.draw_times(axis, cases.where(schedule=schedule), "forward", figures.schedule_style(schedule))
     figures.scale_both(axis, "tokens in the cache")
 axes[0, 0].set_ylabel("ms for a token, one layer")
-schedules = dict.fromkeys(name for cases in panels for name in cases.unique("algorithm"))
+schedules = dict.fromkeys(name for cases in panels for name in cases.unique("schedule"))
 figures.legend_below(figure, [Line2D([], [], color=style.color, marker=style.marker, mfc="none", label=name)
                               for name in schedules for style in [figures.schedule_style(name)]], columns=7)
 figures.save(figure, arguments.figures, "decode")

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter
 from matplotlib.transforms import Bbox
 
-SCHEMA = 3
+SCHEMA = 4
 NOTEBOOKS = Path(__file__).resolve().parent
 ROOT = NOTEBOOKS.parent
 QUICKSTART = ROOT / "out" / "quickstart"
@@ -71,7 +71,7 @@ def values_of(dataset, index=()):
 
 
 class Run:
-    """One run: `run["mask"]` is its entry in the table of runs, `run.read("work/cells")` its part of a dataset. For a
+    """One run: `run["mask"]` is its entry in the table of runs, `run.read("work/pairs")` its part of a dataset. For a
     machine and a pass: `run.read("predicted/MACHINE/PASS/compute_time")`, likewise "measured/PASS/attend_time"; spans
     are "predicted/MACHINE/PASS/spans/begin"."""
 

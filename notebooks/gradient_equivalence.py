@@ -98,7 +98,7 @@ def heat_maps(row_attribute, column_attribute, row_format="{}"):
 
 
 figures.save(heat_maps("mask", "layout"), arguments.figures, "gradient_equivalence")
-figures.save(heat_maps("ranks", "algorithm", "P = {}"), arguments.figures, "gradient_equivalence", "schedules")
+figures.save(heat_maps("ranks", "schedule", "P = {}"), arguments.figures, "gradient_equivalence", "schedules")
 
 # %%
 worst_share = np.max(list(share_of.values()), axis=1)

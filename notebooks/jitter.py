@@ -44,7 +44,7 @@ def slowdowns(run, machine):
 
 def series(run):
     """What a line is: the parts of a run that differ between the lines of a figure."""
-    return tuple(run[name] for name in ("layout", "algorithm", "policy"))
+    return tuple(run[name] for name in ("layout", "schedule", "policy"))
 
 
 def label_of(parts, all_parts):

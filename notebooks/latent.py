@@ -40,9 +40,9 @@ def making_seconds(run, source):
 
 def draw(axis, cases, value, marks=False, style=None):
     """A line, or marks, for each schedule: value(run), where it is something, by tokens of a rank."""
-    for schedule in cases.unique("algorithm"):
+    for schedule in cases.unique("schedule"):
         travels, name = not schedule.startswith(AT_HOME), schedule.removeprefix(AT_HOME)
-        points = sorted((run.tokens_per_rank, value(run)) for run in cases.where(algorithm=schedule))
+        points = sorted((run.tokens_per_rank, value(run)) for run in cases.where(schedule=schedule))
         points = [point for point in points if point[1] is not None]
         if not points or (style and not travels):
             continue
@@ -79,7 +79,7 @@ for path in arguments.records:
             finish(axis, machine.replace("_", " "), "ms")
         figure.suptitle(f"P = {run['ranks']}, {run['layout']}, {run['mask']}, {run['query_heads']} heads of "
                         f"{run['head_dim']}/{run['value_dim']}, latent {run['latent']}")
-        names = dict.fromkeys(name.removeprefix(AT_HOME) for name in cases.unique("algorithm"))
+        names = dict.fromkeys(name.removeprefix(AT_HOME) for name in cases.unique("schedule"))
         figures.legend_below(figure, [
             *(Line2D([], [], color=figures.schedule_style(name).color, label=name) for name in names),
             Line2D([], [], color="black", label="latent travels"),

@@ -37,7 +37,7 @@ def draw(cases):
     fastest = np.min(list(seconds.values()), axis=0)
     styles = figures.layout_styles(cases)
     for layout, of in by_layout.items():
-        style, balance = styles[layout], column(of, "balance_cells")
+        style, balance = styles[layout], column(of, "balance_pairs")
         spread(pairs, balance, style, layout)
         spread(time, seconds[layout] / fastest, style, layout)
         line = f"pairs {balance.mean():.3f} (95 %: {np.percentile(balance, 95):.3f}), " \

@@ -27,8 +27,8 @@ def shape(run):
     return f"{run['query_heads']}:{run['kv_heads']} heads of {dims}"
 
 
-def family(algorithm):
-    return algorithm.split(":")[0]
+def family(schedule):
+    return schedule.split(":")[0]
 
 
 # %%
@@ -42,7 +42,7 @@ def draw(machine):
         ranks, tokens = sorted(cases.unique("ranks")), sorted({run.tokens_per_rank for run in cases})
         for y, count in enumerate(ranks):
             for x, length in enumerate(tokens):
-                times = {run["algorithm"]: seconds(run, machine) for run in cases
+                times = {run["schedule"]: seconds(run, machine) for run in cases
                          if run["ranks"] == count and run.tokens_per_rank == length}
                 if not times:
                     continue

@@ -18,9 +18,9 @@ DASHES = (0, (4, 2))
 
 # %%
 def draw(axis, cases, which):
-    for schedule in cases.unique("algorithm"):
+    for schedule in cases.unique("schedule"):
         lines = {True: [], False: []}
-        for run in cases.where(algorithm=schedule):
+        for run in cases.where(schedule=schedule):
             lines[run["queries"] == run["padded_tokens"]].append(run)
         for whole, line in lines.items():
             if line:
@@ -42,7 +42,7 @@ for path in arguments.records:
                         + "".join(f", {machine}" for machine in run.machines()[:1]))
         figures.legend_below(figure, [
             *(Line2D([], [], color=figures.schedule_style(name).color, label=f"suffix alone: {name}")
-              for name in cases.unique("algorithm")),
+              for name in cases.unique("schedule")),
             Line2D([], [], color=figures.schedule_style("ring").color, ls=DASHES,
                    label="dashed: all rows, the whole sequence again")], columns=5)
         figures.save(figure, arguments.figures, path.stem, label)

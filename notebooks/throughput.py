@@ -23,19 +23,19 @@ def rates(runs, which):
 
 
 def draw(rings, alone, matrix_product):
-    by = "algorithm" if len(rings.unique("algorithm")) > 2 else "layout"  # what colours tell apart
+    by = "schedule" if len(rings.unique("schedule")) > 2 else "layout"  # what colours tell apart
     styles = (figures.layout_styles(rings) if by == "layout"
-              else {name: figures.schedule_style(name) for name in rings.unique("algorithm")})
+              else {name: figures.schedule_style(name) for name in rings.unique("schedule")})
     sizes = sorted({run.tokens_per_rank for run in rings})
     beside = sorted(alone, key=lambda run: run["tokens"])
     figure, axes = figures.panels(1, 2, 3.0, sharey=True)
     for axis, which, title in zip(axes.flat, ("forward", "both"), ("forward", "forward and backward")):
-        for layout, transport, algorithm in rings.unique("layout", "transport", "algorithm"):
-            line = sorted(rings.where(layout=layout, transport=transport, algorithm=algorithm),
+        for layout, transport, schedule in rings.unique("layout", "transport", "schedule"):
+            line = sorted(rings.where(layout=layout, transport=transport, schedule=schedule),
                           key=lambda run: run.tokens_per_rank)
             color, marker = styles[line[0][by]]
             axis.plot([run.tokens_per_rank for run in line], rates(line, which), color=color, marker=marker,
-                      mfc=color if algorithm == "ring" or by == "algorithm" else "none",
+                      mfc=color if schedule == "ring" or by == "schedule" else "none",
                       ls=TRANSPORT_LINES.get(transport, "-"))
         # A sequence on one GPU with as much work as a rank has belongs to the ring's tokens per GPU.
         if len(beside) == len(sizes):
@@ -48,8 +48,8 @@ def draw(rings, alone, matrix_product):
     handles = [Line2D([], [], color=style.color, marker=style.marker, label=label) for label, style in styles.items()]
     handles += [Line2D([], [], color=figures.GREY, ls=TRANSPORT_LINES.get(transport, "-"), label=transport)
                 for transport in rings.unique("transport")]
-    handles += [Line2D([], [], color=figures.DARK, marker="s", mfc="none", label=f"{algorithm} (hollow)")
-                for algorithm in rings.unique("algorithm") if algorithm != "ring" and by == "layout"]
+    handles += [Line2D([], [], color=figures.DARK, marker="s", mfc="none", label=f"{schedule} (hollow)")
+                for schedule in rings.unique("schedule") if schedule != "ring" and by == "layout"]
     handles += [Line2D([], [], color=figures.DARK, marker="D", ls=":", label="same work on one GPU"),
                 Line2D([], [], color=figures.DARK, lw=0.6, label="matrix product")]
     figures.legend_below(figure, handles, 4)

@@ -125,9 +125,9 @@ def shared_by_ranks(run):
     return ", ranks share the processors"
 
 
-for label, cases in runs.groups("mask", "ranks", "tokens", "algorithm"):
+for label, cases in runs.groups("mask", "ranks", "tokens", "schedule"):
     run = cases[0]
-    about = f"{run['algorithm']}, {run['mask']} mask, {run['tokens']} tokens over {run['ranks']} ranks"
+    about = f"{run['schedule']}, {run['mask']} mask, {run['tokens']} tokens over {run['ranks']} ranks"
     for machine in run.machines():
         source = f"predicted/{machine}"
         drawn = figures.Runs(c for c in cases if f"{source}/forward/spans" in c)

@@ -78,14 +78,14 @@ inline std::int64_t padded_tokens(const std::string& layout, std::int64_t tokens
 
 /// Whether a schedule can be used for the heads and the latent of a problem on so many ranks: whether it can be made.
 /// schedule_test.cpp says which of today's schedules may refuse what, so that one that refuses more is found there.
-inline bool suits(layouts::Problem problem, const std::string& algorithm, int ranks) {
+inline bool suits(layouts::Problem problem, const std::string& schedule_name, int ranks) {
     problem.tokens = ranks;
     problem.queries.clear();
     try {
         const auto mask = layouts::make_mask("full", ranks);
         const auto layout = layouts::make_layout("contiguous", ranks, ranks);
         for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
-            layouts::make_schedule(problem, mask, layout, {.schedule = algorithm, .pass = pass});
+            layouts::make_schedule(problem, mask, layout, {.schedule = schedule_name, .pass = pass});
         return true;
     } catch (const Error&) {
         return false;

@@ -21,20 +21,20 @@ bool wants(const TimingConfig& timing, const std::string& what) {
 void add_rings(const SweepConfig& sweep, const TimingConfig& timing, ThroughputCase one, int ranks,
                std::vector<ThroughputCase>& cases) {
     one.gpus = ranks;
-    const auto tokens = one.which.tokens;
+    const auto tokens = one.setup.tokens;
     if (wants(timing, "work")) {
         one.kind = ThroughputCase::Kind::same_work;
-        one.which.tokens = same_work_tokens(one.which.mask, tokens, ranks);
+        one.setup.tokens = same_work_tokens(one.setup.mask, tokens, ranks);
         cases.push_back(one);
     }
     one.kind = ThroughputCase::Kind::ring;
-    one.which.ranks = ranks;
-    one.which.tokens = tokens;
+    one.setup.ranks = ranks;
+    one.setup.tokens = tokens;
     for (const auto& schedule : sweep.schedules)
         for (const auto& transport : timing.transports)
             for (const auto& layout : sweep.layouts) {
-                one.which.schedule = schedule;
-                one.which.layout = layout;
+                one.setup.schedule = schedule;
+                one.setup.layout = layout;
                 one.transport = transport;
                 cases.push_back(one);
             }
@@ -46,11 +46,11 @@ std::string ThroughputCase::name() const {
     std::string name;
     switch (kind) {
         case Kind::ceilings: return "ceilings";
-        case Kind::device: name = fmt::format("device {} {} S={} {}", shape, which.mask, which.tokens, kernels); break;
+        case Kind::device: name = fmt::format("device {} {} S={} {}", shape, setup.mask, setup.tokens, kernels); break;
         case Kind::same_work:
-            name = fmt::format("same work {} {} S={} on each of {} {}", shape, which.mask, which.tokens, gpus, kernels);
+            name = fmt::format("same work {} {} S={} on each of {} {}", shape, setup.mask, setup.tokens, gpus, kernels);
             break;
-        case Kind::ring: name = fmt::format("{} {} {} {}", which.name(), shape, transport, kernels); break;
+        case Kind::ring: name = fmt::format("{} {} {} {}", setup.name(), shape, transport, kernels); break;
     }
     std::replace(name.begin(), name.end(), '/', '_');
     return name;
@@ -75,8 +75,8 @@ ProblemConfig with_shape(const std::string& shape, ProblemConfig config) {
     return config;
 }
 
-Plan make_plan(const ThroughputCase& which, const ProblemConfig& config) {
-    return make_plan(which.which, problem_from(with_shape(which.shape, config)));
+Plan make_plan(const ThroughputCase& timed, const ProblemConfig& config) {
+    return make_plan(timed.setup, problem_from(with_shape(timed.shape, config)));
 }
 
 std::string shape_text(const layouts::Problem& p) {
@@ -115,11 +115,11 @@ std::vector<ThroughputCase> throughput_cases(const ProblemConfig& problem, const
                 for (const int ranks : sweep.ranks)
                     for (const auto& kernels : timing.kernels) {
                         ThroughputCase one{.kind = Kind::device, .shape = shape, .kernels = kernels};
-                        one.which.pad = sweep.pad;
-                        one.which.mask = mask;
-                        one.which.tokens = sequence_lengths(sweep, ranks, 0)[size];
-                        one.which.layout = "contiguous";
-                        one.which.schedule = "ring";
+                        one.setup.pad = sweep.pad;
+                        one.setup.mask = mask;
+                        one.setup.tokens = sequence_lengths(sweep, ranks, 0)[size];
+                        one.setup.layout = "contiguous";
+                        one.setup.schedule = "ring";
                         if (ranks == 1)
                             cases.push_back(one);
                         else

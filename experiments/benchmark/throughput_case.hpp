@@ -19,14 +19,14 @@ struct ThroughputCase {
     };
     Kind kind = Kind::ring;
     std::string shape = {};      ///< "32:8/128/bf16"
-    Case which = {};             ///< layout, mask, schedule, ranks, tokens
+    Case setup = {};             ///< layout, mask, schedule, ranks, tokens
     std::string transport = {};  ///< of rings
     std::string kernels = {};    ///< family asked for
     int gpus = 1;                ///< that are busy
 
     /// Unique within an experiment, the name of the run in the record.
     std::string name() const;
-    layouts::RingGroup group() const { return {which.ranks, gpus / which.ranks, {}}; }
+    layouts::RingGroup group() const { return {setup.ranks, gpus / setup.ranks, {}}; }
 };
 
 /// Whether kernels alone are timed by this protocol, "sustained" or "burst".
@@ -38,7 +38,7 @@ ProblemConfig with_shape(const std::string& shape, ProblemConfig config);
 
 /// The plan of a case that has a shape; what the shape leaves open is as in `config`. Throws Error as make_plan() of a
 /// Case does.
-Plan make_plan(const ThroughputCase& which, const ProblemConfig& config = {});
+Plan make_plan(const ThroughputCase& timed, const ProblemConfig& config = {});
 
 /// The shape of a configuration in full, "32:8/192-128/bf16".
 std::string shape_text(const layouts::Problem& problem);

@@ -77,12 +77,12 @@ void describe_call(RunWriter& run, const CallTimes& call, double flop) {
 }
 
 /// What all runs of plans have.
-void describe_run(RunWriter& run, const ThroughputCase& which, const Plan& plan, const char* kind,
+void describe_run(RunWriter& run, const ThroughputCase& timed, const Plan& plan, const char* kind,
                   const std::string& kernels) {
-    describe_case(run, which.which, plan);
+    describe_case(run, timed.setup, plan);
     run.attribute("kind", std::string(kind));
-    run.attribute("shape", which.shape);
-    run.attribute("kernels", which.kernels);
+    run.attribute("shape", timed.shape);
+    run.attribute("kernels", timed.kernels);
     run.attribute("kernels_forward", kernels);
     run.attribute("kernels_backward", kernels);
 }
@@ -106,28 +106,28 @@ Typical typical_of_burst(const std::vector<double>& passes) {
     return typical(last_half(passes));
 }
 
-void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingRun& ring) {
-    describe_run(run, which, plan, which.kind == Kind::ring ? "ring" : "same work", ring.kernels);
-    run.attribute("transport", which.transport);
-    run.attribute("gpus", which.gpus);
+void describe_ring(RunWriter& run, const ThroughputCase& timed, const Plan& plan, const RingRun& ring) {
+    describe_run(run, timed, plan, timed.kind == Kind::ring ? "ring" : "same work", ring.kernels);
+    run.attribute("transport", timed.transport);
+    run.attribute("gpus", timed.gpus);
     run.attribute("devices", ring.devices);
     const auto forward = typical(slowest(ring.forward.seconds)), backward = typical(slowest(ring.backward.seconds));
-    const double forward_flop = pass_flop(*plan.forward) / which.which.ranks;
-    const double backward_flop = pass_flop(*plan.backward) / which.which.ranks;
+    const double forward_flop = pass_flop(*plan.forward) / timed.setup.ranks;
+    const double backward_flop = pass_flop(*plan.backward) / timed.setup.ranks;
     describe_rate(run, "forward", forward_flop, forward);
     describe_rate(run, "backward", backward_flop, backward);
     const double both = forward.median + backward.median;
     describe_rate(run, "both", forward_flop + backward_flop,
                   {both, (forward.median * forward.spread + backward.median * backward.spread) / both});
-    for (const auto pass : both_passes) describe_pass(run, pass, ring.of(pass), which.gpus);
+    for (const auto pass : both_passes) describe_pass(run, pass, ring.of(pass), timed.gpus);
     describe_memory(run, plan, ring.memory);
     run.attribute("clock_uncertainty", ring.clock_uncertainty, "s",
                   "by how much times of different ranks may disagree");
     describe_clocks(run, ring.clocks);
 }
 
-void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceTimes& times) {
-    describe_run(run, which, plan, "device", times.kernels);
+void describe_device(RunWriter& run, const ThroughputCase& timed, const Plan& plan, const DeviceTimes& times) {
+    describe_run(run, timed, plan, "device", times.kernels);
     for (const auto& [name, reason] : times.absent) run.attribute("absent_" + name, reason);
     const auto flop_of = [&](const CallTimes& call) {
         return pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
@@ -178,10 +178,10 @@ public:
 
     double number(const std::string& column) const { return FinishedRun{record_, name_}.number(column); }
 
-    void start(const ThroughputCase& which, const char* tokens) {
-        name_ = which.name();
-        table.start().cell("shape", which.shape).cell("mask", which.which.mask);
-        table.cell(tokens, which.which.tokens / which.which.ranks);
+    void start(const ThroughputCase& timed, const char* tokens) {
+        name_ = timed.name();
+        table.start().cell("shape", timed.shape).cell("mask", timed.setup.mask);
+        table.cell(tokens, timed.setup.tokens / timed.setup.ranks);
     }
     void milliseconds(const char* header, const std::string& column) {
         table.cell(header, number(column) * 1e3, "{:.4g}");
@@ -219,14 +219,14 @@ struct OneGpu {
     double forward = NAN, both = NAN;
 };
 
-void add_ring(Runs& runs, const ThroughputCase& which, OneGpu& one_gpu) {
-    const bool is_ring = which.kind == Kind::ring;
-    runs.start(which, "tokens/GPU");
+void add_ring(Runs& runs, const ThroughputCase& timed, OneGpu& one_gpu) {
+    const bool is_ring = timed.kind == Kind::ring;
+    runs.start(timed, "tokens/GPU");
     if (!is_ring) one_gpu = {runs.number("rate_forward"), runs.number("rate_both")};
-    runs.table.cell("layout", is_ring ? which.which.layout : "(one GPU)");
-    runs.table.cell("schedule", is_ring ? which.which.schedule : "-")
-        .cell("transport", is_ring ? which.transport : "-");
-    runs.table.cell("kernels", which.kernels);
+    runs.table.cell("layout", is_ring ? timed.setup.layout : "(one GPU)");
+    runs.table.cell("schedule", is_ring ? timed.setup.schedule : "-")
+        .cell("transport", is_ring ? timed.transport : "-");
+    runs.table.cell("kernels", timed.kernels);
     runs.milliseconds("fwd ms", "rate_forward_seconds");
     runs.milliseconds("bwd ms", "rate_backward_seconds");
     runs.teraflops("fwd", "rate_forward");
@@ -241,14 +241,14 @@ void add_ring(Runs& runs, const ThroughputCase& which, OneGpu& one_gpu) {
     runs.table.cell("extra MiB", runs.number("extra_bytes") / (1 << 20), "{:.0f}");
 }
 
-void add_device(Runs& runs, const ThroughputCase& which) {
+void add_device(Runs& runs, const ThroughputCase& timed) {
     double flop = 0, seconds = 0;
     for (const std::string rate : {"rate_forward", "rate_backward"}) {
         flop += runs.number(rate) * runs.number(rate + "_seconds");
         seconds += runs.number(rate + "_seconds");
     }
-    runs.start(which, "tokens");
-    runs.table.cell("kernels", which.kernels);
+    runs.start(timed, "tokens");
+    runs.table.cell("kernels", timed.kernels);
     runs.kernel("rate_forward", "fwd ms", "fwd");
     runs.part_of_matrix();
     runs.ratio("carried", runs.number("rate_forward_carried") / runs.number("rate_forward"));
@@ -258,9 +258,9 @@ void add_device(Runs& runs, const ThroughputCase& which) {
     runs.table.cell("fwd+bwd", flop / seconds * 1e-12, "{:.0f}");
 }
 
-void add_burst(Runs& runs, const ThroughputCase& which) {
-    runs.start(which, "tokens");
-    runs.table.cell("kernels", which.kernels);
+void add_burst(Runs& runs, const ThroughputCase& timed) {
+    runs.start(timed, "tokens");
+    runs.table.cell("kernels", timed.kernels);
     runs.kernel("burst_rate_forward", "fwd ms", "fwd");
     runs.kernel("burst_rate_backward", "bwd ms", "bwd");
 }
@@ -290,13 +290,13 @@ std::string throughput_tables(const Record& record, const std::vector<Throughput
     const double ceiling = record.has("ceilings") ? FinishedRun{record, "ceilings"}.number("rate_matrix_product") : NAN;
     Runs rings(record, ceiling), devices(record, ceiling), bursts(record, ceiling);
     OneGpu one_gpu;
-    for (const auto& which : cases) {
-        const FinishedRun run{record, which.name()};
+    for (const auto& timed : cases) {
+        const FinishedRun run{record, timed.name()};
         const auto has = [&](const char* column) { return !std::isnan(run.number(column)); };
-        if (which.kind == Kind::ring || which.kind == Kind::same_work) add_ring(rings, which, one_gpu);
-        if (which.kind != Kind::device) continue;
-        if (has("rate_forward")) add_device(devices, which);
-        if (has("burst_rate_forward")) add_burst(bursts, which);
+        if (timed.kind == Kind::ring || timed.kind == Kind::same_work) add_ring(rings, timed, one_gpu);
+        if (timed.kind != Kind::device) continue;
+        if (has("rate_forward")) add_device(devices, timed);
+        if (has("burst_rate_forward")) add_burst(bursts, timed);
     }
     return rings.text("Rings, TFLOP/s per GPU") +
            devices.text("Kernels alone on one GPU, back to back (sustained), TFLOP/s") +

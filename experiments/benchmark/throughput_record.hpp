@@ -16,10 +16,10 @@ Typical typical_of_burst(const std::vector<double>& passes);
 Typical typical_of_rounds(const std::vector<std::vector<double>>& rounds);
 
 /// Columns rate_forward, rate_backward, rate_both and their like; raw samples, memory, clocks, the extra pass's spans.
-void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingRun& ring);
+void describe_ring(RunWriter& run, const ThroughputCase& timed, const Plan& plan, const RingRun& ring);
 
 /// The raw samples, and for each call the column rate_CALL, or burst_rate_CALL of single passes.
-void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceTimes& times);
+void describe_device(RunWriter& run, const ThroughputCase& timed, const Plan& plan, const DeviceTimes& times);
 
 /// The column rate_matrix_product, of products of `flop` operations, and by transport and message size
 /// "link/TRANSPORT/bandwidth".

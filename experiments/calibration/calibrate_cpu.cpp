@@ -31,7 +31,7 @@ struct Way {
 constexpr Way ways[] = {{1, 1, "contiguous", "carry"}, {4, 4, "contiguous", "carry"}, {2, 4, "zigzag", "partials"}};
 
 struct TimedCase {
-    Case which;
+    Case setup;
     bool held_out = false;
 };
 
@@ -57,11 +57,11 @@ public:
                 for (const auto& way : ways) {
                     const auto multiple = way.ranks == 1 ? 1 : way.chunks * reference::TileSizes{}.rows;
                     const auto whole = (tokens + multiple - 1) / multiple * multiple;
-                    const Case which{
+                    const Case setup{
                         config_.sweep.inputs.front(), mask, way.layout, "ring", way.policy, way.ranks, whole};
-                    if (!names.insert(which.name()).second) continue;
-                    cases_.push_back({which, held_out});
-                    forecast.add_executed(which, plan_of(which));
+                    if (!names.insert(setup.name()).second) continue;
+                    cases_.push_back({setup, held_out});
+                    forecast.add_executed(setup, plan_of(setup));
                 }
             }
         require(config_.sweep.masks.size() * config_.sweep.tokens.size() >= 6,
@@ -75,8 +75,8 @@ public:
         const auto lengths = sends ? config_.sweep.tokens.size() : 0;
         Progress progress(cases_.size() + lengths, false);
         for (std::size_t i = 0; i < cases_.size(); ++i) {
-            progress.start(cases_[i].which.name());
-            time(cases_[i].which, cases_[i].held_out);
+            progress.start(cases_[i].setup.name());
+            time(cases_[i].setup, cases_[i].held_out);
             progress.finish();
         }
         for (std::size_t i = 0; i < lengths; ++i) {
@@ -107,20 +107,20 @@ public:
     const FittedMachine& fitted() const { return fitted_; }
 
 private:
-    Plan plan_of(const Case& which) const { return make_plan(which, problem_); }
+    Plan plan_of(const Case& setup) const { return make_plan(setup, problem_); }
 
-    RingRun run(const Case& which, const Plan& plan) {
-        const auto backend = make_backend(config_.execution, {{which.ranks}, config_.problem.arithmetic});
-        const auto& inputs = source_.get(which, plan.problem);
-        auto options = judged_options(config_.execution, policy_from(which.policy, plan.problem.dtype),
+    RingRun run(const Case& setup, const Plan& plan) {
+        const auto backend = make_backend(config_.execution, {{setup.ranks}, config_.problem.arithmetic});
+        const auto& inputs = source_.get(setup, plan.problem);
+        auto options = judged_options(config_.execution, policy_from(setup.policy, plan.problem.dtype),
                                       std::span(&inputs.front().inputs, 1), config_.execution.repeats);
         options.warm_up = 1;
-        return std::move(backend->run(plan, {.ring = which.ranks}, options).front());
+        return std::move(backend->run(plan, {.ring = setup.ranks}, options).front());
     }
 
-    void time(const Case& which, bool held_out) {
-        const auto plan = std::make_shared<const Plan>(plan_of(which));
-        const auto ring = run(which, *plan);
+    void time(const Case& setup, bool held_out) {
+        const auto plan = std::make_shared<const Plan>(plan_of(setup));
+        const auto ring = run(setup, *plan);
         for (const auto pass : both_passes) {
             const auto& schedule = *plan->schedule(pass);
             for (const auto& one : executed_operations(schedule, ring.of(pass))) {
@@ -136,7 +136,7 @@ private:
                                                  held_out,
                                                  to_string(pass)});
                 auto& best = cost_of(fitted_.machine, pass).flops;
-                if (which.ranks == 1) best = std::max(best, schedule.flop(one.op) / seconds);
+                if (setup.ranks == 1) best = std::max(best, schedule.flop(one.op) / seconds);
             }
         }
     }
@@ -146,15 +146,15 @@ private:
     /// longer per byte than those of 32-bit numbers, because they are converted. One line is fitted to both.
     void time_messages(std::int64_t tokens) {
         const auto half = (tokens + 1) / 2;
-        const Case which{config_.sweep.inputs.front(),
+        const Case setup{config_.sweep.inputs.front(),
                          fmt::format("valid:{}-{}", half - 1, half + 1),
                          "contiguous",
                          "ring",
                          "carry",
                          2,
                          2 * half};
-        const auto plan = plan_of(which);
-        const auto ring = run(which, plan);
+        const auto plan = plan_of(setup);
+        const auto ring = run(setup, plan);
         for (const auto pass : both_passes) {
             std::vector<double> seconds;
             for (const auto& timeline : ring.of(pass).timelines) seconds.push_back(outside_compute(timeline));

@@ -37,7 +37,7 @@ Line line_of_long_and_short(const Moved& messages) {
 Moved messages_over(const std::vector<ExecutedPass>& passes, const std::string& transport, bool alone) {
     Moved found;
     for (const auto& pass : passes) {
-        if (pass.transport != transport || pass.algorithm() != "ring") continue;
+        if (pass.transport != transport || pass.schedule_name() != "ring") continue;
         if (alone && pass.schedule().channels().size() > 1) continue;
         std::map<std::int64_t, std::vector<double>> by_size;
         for (const auto& one : pass.operations)
@@ -95,7 +95,7 @@ void fit_pieces(GpuFit& fit) {
     std::vector<double> matrix, more;
     std::int64_t most = 1;
     for (const auto& pass : fit.passes) {
-        if (pass.transport != "nccl" || pass.algorithm() != "ulysses") continue;
+        if (pass.transport != "nccl" || pass.schedule_name() != "ulysses") continue;
         const auto& schedule = pass.schedule();
         for (const auto& one : pass.operations) {
             if (one.op.kind != layouts::OpKind::receive) continue;
@@ -152,7 +152,7 @@ std::optional<IssueTimes> issue_times(const GpuFit& fit, double& figure, Counts 
 }  // namespace
 
 void fit_transfer_issue(GpuFit& fit) {
-    const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
+    const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.schedule_name() == "ulysses"; };
     auto& m = fit.machine;
     if (const auto found = issue_times(fit, m.transfer_issue_seconds, std::not_fn(is_split_by_heads))) {
         m.transfer_issue_seconds = found->median;

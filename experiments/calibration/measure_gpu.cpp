@@ -100,7 +100,7 @@ void add_attends(std::vector<Wanted>& wanted, const AttentionKernel& kernel, std
 /// Whole passes, and single things, on one GPU.
 void add_passes_on_one_gpu(std::vector<Wanted>& wanted, const SweepConfig& sweep) {
     const auto add = [&](GpuSample sample, const char* schedule) {
-        sample.algorithm = schedule;
+        sample.schedule_name = schedule;
         sample.transport = "loopback";
         wanted.push_back({sample});
     };
@@ -143,7 +143,7 @@ void add_links(std::vector<Wanted>& wanted, const std::string& transport, int gp
             for (const auto* schedule : schedules) {
                 auto& one = wanted.emplace_back(
                     Wanted{sample_of(Kind::pass, fmt::format("valid:0-{}", gpus), "striped", gpus, 0, 0, tokens)});
-                one.sample.algorithm = schedule;
+                one.sample.schedule_name = schedule;
                 one.sample.transport = transport;
             }
     };
@@ -165,7 +165,7 @@ void add_links(std::vector<Wanted>& wanted, const std::string& transport, int gp
 std::string name_of(const GpuSample& sample) {
     return fmt::format("{}: {} {} rank {} of {}, block {}, {} tokens, dims {}/{} {} {}", to_string(sample.kind),
                        sample.mask, sample.layout, sample.rank, sample.ranks, sample.block, sample.tokens_per_rank,
-                       sample.head_dim, sample.value_dim, sample.algorithm, sample.transport);
+                       sample.head_dim, sample.value_dim, sample.schedule_name, sample.transport);
 }
 
 class GpuMeasurement {

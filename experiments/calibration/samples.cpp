@@ -35,7 +35,7 @@ void for_each_column(const Visit& visit) {
     visit("call", "1", "of a kernel, or the pass", &GpuSample::call);
     visit("mask", "1", "who sees whom", &GpuSample::mask);
     visit("layout", "1", "which rank owns which tokens", &GpuSample::layout);
-    visit("algorithm", "1", "schedule of a pass", &GpuSample::algorithm);
+    visit("schedule", "1", "schedule of a pass", &GpuSample::schedule_name);
     visit("transport", "1", "of a pass or message", &GpuSample::transport);
     visit("ranks", "1", "P", &GpuSample::ranks);
     visit("rank", "1", "whose rows", &GpuSample::rank);
@@ -98,7 +98,7 @@ std::vector<const GpuSample*> GpuSamples::of(SampleKind kind, const std::string&
 std::shared_ptr<const Plan> GpuSamples::plan(const GpuSample& sample) const {
     const bool rotates = sample.kind == SampleKind::rotation, drops = sample.kind == SampleKind::dropout;
     auto& known = plans_[fmt::format("{} {} {} {} {} {} {} {} {} {} {}", rotates, drops, sample.mask, sample.layout,
-                                     sample.algorithm, sample.ranks, sample.tokens_per_rank, sample.queries,
+                                     sample.schedule_name, sample.ranks, sample.tokens_per_rank, sample.queries,
                                      sample.head_dim, sample.value_dim, sample.soft_cap)];
     if (known) return known;
     ProblemConfig config;
@@ -109,15 +109,15 @@ std::shared_ptr<const Plan> GpuSamples::plan(const GpuSample& sample) const {
     config.arithmetic = arithmetic;
     if (rotates) config.rotary.base = 10000;
     if (drops) config.dropout = {0.1, 1};
-    const Case which{"normal",
+    const Case setup{"normal",
                      sample.mask,
                      sample.layout,
-                     sample.algorithm.empty() ? "ring" : sample.algorithm,
+                     sample.schedule_name.empty() ? "ring" : sample.schedule_name,
                      "carry",
                      sample.ranks,
                      sample.ranks * sample.tokens_per_rank,
                      sample.queries};
-    return known = std::make_shared<Plan>(make_plan(which, problem_from(config)));
+    return known = std::make_shared<Plan>(make_plan(setup, problem_from(config)));
 }
 
 WrittenFile write_samples(const WrittenFile& file, const GpuSamples& all, const std::string& configuration,

@@ -36,8 +36,8 @@ const char* to_string(SampleKind kind);
 /// One thing that was timed.
 struct GpuSample {
     SampleKind kind = SampleKind::attend;
-    std::string call = "";                               ///< of a kernel; or "forward", "backward": the pass
-    std::string mask = "", layout = "", algorithm = "";  ///< of the ring that it is taken from
+    std::string call = "";                                   ///< of a kernel; or "forward", "backward": the pass
+    std::string mask = "", layout = "", schedule_name = "";  ///< of the ring that it is taken from
     std::string transport = "";
     int ranks = 1, rank = 0, block = 0;  ///< of what is sustained: `rank` is the GPU
     std::int64_t tokens_per_rank = 0;
@@ -108,7 +108,7 @@ struct ExecutedPass {
     std::vector<ExecutedOperation> operations;  ///< rank by rank
 
     const layouts::Schedule& schedule() const { return *plan->schedule(pass); }
-    std::string algorithm() const { return plan->forward->options().schedule; }
+    std::string schedule_name() const { return plan->forward->options().schedule; }
     int ranks() const { return plan->layout().ranks(); }
 
     /// What the host of a rank has to issue: launches that compute, and transfers.

@@ -108,12 +108,12 @@ std::int64_t longest_that(std::int64_t granularity, std::int64_t most, const std
     return good * granularity;
 }
 
-Longest longest_context(Case which, const layouts::Problem& problem, const MemoryConfig& config, const Keeping& keeping,
+Longest longest_context(Case setup, const layouts::Problem& problem, const MemoryConfig& config, const Keeping& keeping,
                         const Capacity& capacity) {
-    const auto granularity = layouts::layout_granularity(which.layout, which.ranks);
+    const auto granularity = layouts::layout_granularity(setup.layout, setup.ranks);
     const auto footprint_of = [&](std::int64_t tokens) {
-        which.tokens = tokens;
-        const auto plan = make_plan(which, problem);
+        setup.tokens = tokens;
+        const auto plan = make_plan(setup, problem);
         return footprint(*plan.forward, plan.backward.get(), keeping, config.model_layers, capacity);
     };
     const auto fits = [&](std::int64_t tokens) { return footprint_of(tokens).total() <= capacity.device; };

@@ -72,7 +72,7 @@ struct Longest {
 std::int64_t longest_that(std::int64_t granularity, std::int64_t most, const std::function<bool(std::int64_t)>& fits);
 
 /// `which` without its tokens. Throws Error if the mask, layout or schedule cannot be made for any length.
-Longest longest_context(Case which, const layouts::Problem& problem, const MemoryConfig& config, const Keeping& keeping,
+Longest longest_context(Case setup, const layouts::Problem& problem, const MemoryConfig& config, const Keeping& keeping,
                         const Capacity& capacity);
 
 }  // namespace ringlab::experiments

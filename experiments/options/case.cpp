@@ -3,7 +3,7 @@
 #include "experiments/files/resources.hpp"
 #include "experiments/options/values.hpp"
 #include "layouts/basics/typed_names.hpp"
-#include "sim/cost/plan_prices.hpp"
+#include "sim/cost/layout_prices.hpp"
 
 #include <fmt/format.h>
 
@@ -127,17 +127,17 @@ std::string expand_mask(const std::string& mask, std::int64_t tokens,
     return expanded;
 }
 
-Plan make_plan(const Case& which, layouts::Problem problem, const std::vector<std::int64_t>& document_lengths) {
-    const auto granularity = layouts::layout_granularity(which.layout, which.ranks);
-    problem.tokens = which.pad ? (which.tokens + granularity - 1) / granularity * granularity : which.tokens;
+Plan make_plan(const Case& setup, layouts::Problem problem, const std::vector<std::int64_t>& document_lengths) {
+    const auto granularity = layouts::layout_granularity(setup.layout, setup.ranks);
+    problem.tokens = setup.pad ? (setup.tokens + granularity - 1) / granularity * granularity : setup.tokens;
     problem.validate();
     const auto mask = layouts::pad(
-        layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
-    if (which.queries > 0) problem.queries = layouts::last_rows(mask, which.queries);
-    const auto policy = policy_from(which.policy, problem.dtype);
-    const auto layout = laid_out(which.layout, which.schedule, mask, which.ranks, problem, policy.gradient_dtype);
+        layouts::make_mask(expand_mask(setup.mask, setup.tokens, document_lengths), setup.tokens), problem.tokens);
+    if (setup.queries > 0) problem.queries = layouts::last_rows(mask, setup.queries);
+    const auto policy = policy_from(setup.policy, problem.dtype);
+    const auto layout = laid_out(setup.layout, setup.schedule, mask, setup.ranks, problem, policy.gradient_dtype);
     Plan plan{problem, nullptr, nullptr};
-    layouts::ScheduleOptions options{which.schedule, layouts::Pass::forward, policy.accumulation,
+    layouts::ScheduleOptions options{setup.schedule, layouts::Pass::forward, policy.accumulation,
                                      policy.gradient_dtype};
     plan.forward = layouts::make_schedule(problem, mask, layout, options);
     options.pass = layouts::Pass::backward;
@@ -147,13 +147,13 @@ Plan make_plan(const Case& which, layouts::Problem problem, const std::vector<st
 
 bool is_planned(const std::string& layout) { return layouts::Spec::parse(layout).name == "planned"; }
 
-layouts::PlanPrices prices_of(const std::string& layout, const std::string& schedule, const layouts::Problem& problem,
-                              int ranks, layouts::DType gradient_dtype) {
+layouts::LayoutPrices prices_of(const std::string& layout, const std::string& schedule, const layouts::Problem& problem,
+                                int ranks, layouts::DType gradient_dtype) {
     const auto machine = layouts::Spec::parse(layout).arguments;
     const auto prices = machine.empty()
-                            ? layouts::default_plan_prices()
-                            : sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem,
-                                               ranks, gradient_dtype);
+                            ? layouts::default_layout_prices()
+                            : sim::layout_prices(sim::load_machine(find_resource(machine, "machines", ".toml")),
+                                                 problem, ranks, gradient_dtype);
     auto travels = layouts::Spec::parse(schedule);
     if (travels.name == layouts::expanded_schedule_name) travels = layouts::Spec::parse(travels.arguments);
     // All other schedules move whole blocks. Some attend to each in a launch of its own, which the price leaves out.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/plan/plan.hpp"
+#include "layouts/planned/planned.hpp"
 #include "layouts/problem/problem.hpp"
 #include "layouts/schedules/schedule.hpp"
 
@@ -76,8 +76,8 @@ bool is_planned(const std::string& layout);
 
 /// The prices that such a layout is made for under a schedule: those of its machine, or the default ones. Throws Error
 /// if there is no such machine.
-layouts::PlanPrices prices_of(const std::string& layout, const std::string& schedule, const layouts::Problem& problem,
-                              int ranks, layouts::DType gradient_dtype);
+layouts::LayoutPrices prices_of(const std::string& layout, const std::string& schedule, const layouts::Problem& problem,
+                                int ranks, layouts::DType gradient_dtype);
 
 /// The layout that a user typed, of any kind, for a schedule.
 layouts::Layout laid_out(const std::string& layout, const std::string& schedule, const layouts::Mask& mask, int ranks,
@@ -101,7 +101,7 @@ Policy policy_from(const std::string& name, layouts::DType arithmetic);
 
 /// Lays out `problem`, with the tokens of the case. `document_lengths` stand for "documents:input" in masks. Throws
 /// Error where sizes do not divide or names are unknown.
-Plan make_plan(const Case& which, layouts::Problem problem, const std::vector<std::int64_t>& document_lengths = {});
+Plan make_plan(const Case& setup, layouts::Problem problem, const std::vector<std::int64_t>& document_lengths = {});
 
 /// The mask that a user typed, with the input's documents put in, cut to `tokens`, and lengths from files written out:
 /// what it says then depends on nothing else.

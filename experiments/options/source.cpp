@@ -201,25 +201,25 @@ std::int64_t Source::tokens() const {
     return shortest;
 }
 
-const std::vector<InputData>& Source::get(const Case& which, const layouts::Problem& plan) {
-    auto name = fmt::format("{} {} {}", which.input, which.tokens, plan.tokens);
+const std::vector<InputData>& Source::get(const Case& setup, const layouts::Problem& plan) {
+    auto name = fmt::format("{} {} {}", setup.input, setup.tokens, plan.tokens);
     for (const auto& rows : plan.queries) name += fmt::format(" {}-{}", rows.begin, rows.end);
     if (name == held_name_) return held_;
     held_.clear();
-    const auto path = path_of(which.input);
+    const auto path = path_of(setup.input);
     for (int replica = 0; replica < replicas_; ++replica) {
         const auto seed = config_.seed + static_cast<std::uint64_t>(replica);
         InputData data;
         if (path.empty()) {
             auto problem = problem_from(config_);
-            problem.tokens = which.tokens;
+            problem.tokens = setup.tokens;
             problem.queries = plan.queries;
-            data = generate_inputs(which.input, problem, seed);
+            data = generate_inputs(setup.input, problem, seed);
         } else {
-            data = load_inputs(path, {which.tokens, dtype_from(config_.arithmetic), seed});
-            apply_overrides(which.input, data.problem);
+            data = load_inputs(path, {setup.tokens, dtype_from(config_.arithmetic), seed});
+            apply_overrides(setup.input, data.problem);
         }
-        if (plan.tokens > which.tokens) pad_inputs(data, plan.tokens);
+        if (plan.tokens > setup.tokens) pad_inputs(data, plan.tokens);
         keep_queries(data, plan.queries);
         held_.push_back(std::move(data));
     }

@@ -26,7 +26,7 @@ public:
 
     /// Values for a case over the tokens and query rows of `problem`, one for each replica: a generator gives each its
     /// own seed, a file the same sequence. Kept until another is asked for.
-    const std::vector<InputData>& get(const Case& which, const layouts::Problem& problem);
+    const std::vector<InputData>& get(const Case& setup, const layouts::Problem& problem);
 
     /// Files that inputs come from, by the name the user gave them.
     std::map<std::string, std::string> files() const;

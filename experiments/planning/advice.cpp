@@ -70,7 +70,7 @@ private:
     Plan plan_of(const Advised& one) const {
         auto problem = problem_;
         problem.batch = one.batch;
-        return make_plan(one.which, problem);
+        return make_plan(one.setup, problem);
     }
 
     /// The candidates with this verdict, sorted by the best known time.
@@ -97,7 +97,7 @@ private:
     }
 
     static bool is_outrun(const Advised& one, double best) {
-        return one.floor_seconds > (one.which.ranks > large_ring ? outrun_large : outrun_small) * best;
+        return one.floor_seconds > (one.setup.ranks > large_ring ? outrun_large : outrun_small) * best;
     }
 
     /// Looks at all candidates from index `first` on, on several threads. Threads run ahead of the results that are
@@ -213,7 +213,7 @@ private:
     /// fill it, and rings of whole hosts share only the spine.
     int rings_to_play(const Advised& one) const {
         const auto& machine = one.machine->machine;
-        const auto ranks = one.which.ranks;
+        const auto ranks = one.setup.ranks;
         const bool shares = ranks > machine.gpus_per_host
                                 ? ranks % machine.gpus_per_host != 0 || machine.network.hosts_per_leaf > 0
                                 : machine.gpus_per_host % ranks != 0;
@@ -245,19 +245,19 @@ private:
             if (all_[i].verdict != Verdict::ranked || all_[i].seconds() < (1 - least_gain) * plain.seconds()) continue;
             all_[i].verdict = Verdict::outrun;
             all_[i].reason =
-                fmt::format("takes {:.4g} ms, no less than {}", all_[i].seconds() * 1e3, plain.which.schedule);
+                fmt::format("takes {:.4g} ms, no less than {}", all_[i].seconds() * 1e3, plain.setup.schedule);
         }
     }
 
     void bound_the_first() {
         const auto ranked = with(Verdict::ranked);
-        if (ranked.empty() || !packs_documents(ranked.front()->which.mask)) return;
+        if (ranked.empty() || !packs_documents(ranked.front()->setup.mask)) return;
         const auto& first = *ranked.front();
         auto problem = problem_;
         problem.batch = first.batch;
         sim::SimOptions options;
         options.clock = config_.prediction.attend_clock();
-        const auto [forward, backward] = least_seconds(first.which, problem, first.machine->machine, options);
+        const auto [forward, backward] = least_seconds(first.setup, problem, first.machine->machine, options);
         advice_.least_seconds = forward + backward;
     }
 
@@ -299,20 +299,20 @@ private:
 
 Advice advise(const Question& question) { return Adviser(question).run(); }
 
-std::string Advised::name() const { return fmt::format("{} on {}", which.name(), machine->name); }
+std::string Advised::name() const { return fmt::format("{} on {}", setup.name(), machine->name); }
 
 std::optional<double> Advised::margin() const {
-    return machine->uncertainty.margin_of(which.ranks, which.tokens, density);
+    return machine->uncertainty.margin_of(setup.ranks, setup.tokens, density);
 }
 
 std::string Advised::margin_is_of() const {
     const auto& scored = machine->uncertainty.rings;
     if (scored.empty() || !margin()) return "";
     const bool knows_layout = std::ranges::any_of(scored, [&](const ScoredRing& ring) {
-        return ring.layout == which.layout || (is_planned(ring.layout) && is_planned(which.layout));
+        return ring.layout == setup.layout || (is_planned(ring.layout) && is_planned(setup.layout));
     });
     const bool knows_schedule =
-        std::ranges::any_of(scored, [&](const ScoredRing& ring) { return ring.schedule == which.schedule; });
+        std::ranges::any_of(scored, [&](const ScoredRing& ring) { return ring.schedule == setup.schedule; });
     if (!knows_layout && !knows_schedule) return " of others";
     return !knows_layout ? " of other layouts" : !knows_schedule ? " of other schedules" : "";
 }

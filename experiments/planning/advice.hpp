@@ -45,7 +45,7 @@ struct Advised {
     };
 
     const AdvisedMachine* machine = nullptr;
-    Case which;
+    Case setup;
     int rings = 1;           ///< side by side on the GPUs
     std::int64_t batch = 1;  ///< sequences that each ring takes
     double density = 1;      ///< of the mask, see density()

@@ -30,7 +30,7 @@ int busiest_rank(const Plan& plan) {
 /// Ranks among which the slowest one is likely to be: the first, middle and last one, those on both sides of a host
 /// boundary, and the busiest.
 std::set<int> likely_slowest(const Advised& one, const Plan& plan) {
-    const int ranks = one.which.ranks;
+    const int ranks = one.setup.ranks;
     const int gpus = one.machine->machine.gpus_per_host;
     std::set<int> some{0, ranks / 2, ranks - 1, busiest_rank(plan)};
     if (ranks > gpus) some.insert({gpus - 1, gpus});

@@ -67,7 +67,7 @@ constexpr const char* row_definitions =
 
 void add_row(Table& table, const Advised& one, std::size_t place, const std::string& margin) {
     table.start().cell("", static_cast<std::int64_t>(place)).cell("machine", one.machine->name);
-    table.cell("layout", one.which.layout).cell("schedule", one.which.schedule).cell("P", one.which.ranks);
+    table.cell("layout", one.setup.layout).cell("schedule", one.setup.schedule).cell("P", one.setup.ranks);
     table.cell("rings", one.rings).cell("forward ms", milliseconds(one.forward_seconds));
     table.cell("backward ms", milliseconds(one.backward_seconds)).cell("total ms", milliseconds(one.seconds()));
     table.cell("+-", margin).cell("memory", memory_text(one.memory));
@@ -75,8 +75,8 @@ void add_row(Table& table, const Advised& one, std::size_t place, const std::str
 }
 
 void add_causes(Table& table, const Advised& one, std::size_t place) {
-    table.start().cell("", static_cast<std::int64_t>(place)).cell("layout", one.which.layout);
-    table.cell("schedule", one.which.schedule).cell("P", one.which.ranks);
+    table.start().cell("", static_cast<std::int64_t>(place)).cell("layout", one.setup.layout);
+    table.cell("schedule", one.setup.schedule).cell("P", one.setup.ranks);
     add_cause_cells(table, shares_of(*one.causes), layouts::to_seconds(one.causes->pass));
 }
 
@@ -122,7 +122,7 @@ std::string nothing_fits_text(const Advice& advice, const Question& question) {
     const auto too_large = advice.with(Advised::Verdict::too_large);
     if (too_large.empty() || question.config.memory.device_gigabytes > 0) return "Nothing fits.\n";
     const auto& least = **std::ranges::min_element(too_large, {}, [](const auto* one) { return one->memory; });
-    const auto gpus = std::int64_t{least.which.ranks} * least.rings;
+    const auto gpus = std::int64_t{least.setup.ranks} * least.rings;
     return fmt::format("Nothing fits. {} needs {} on each GPU; {}.\n", least.name(), memory_text(least.memory),
                        machines_with_room(gpus, static_cast<double>(least.memory)));
 }
@@ -134,13 +134,13 @@ void for_each_field(const Advised& one, const Visit& visit) {
           "ranked: by the simulator; estimated: not simulated, may be among the first; outrun: cannot be among the "
           "first; does not fit; impossible");
     visit("machine", one.machine->name, "1", "machine file");
-    visit("mask", one.which.mask, "1", "who sees whom, as given");
-    visit("layout", one.which.layout, "1", "which rank owns which tokens");
-    visit("schedule", one.which.schedule, "1", "what brings queries and keys together");
-    visit("ranks", one.which.ranks, "1", "ring size P");
+    visit("mask", one.setup.mask, "1", "who sees whom, as given");
+    visit("layout", one.setup.layout, "1", "which rank owns which tokens");
+    visit("schedule", one.setup.schedule, "1", "what brings queries and keys together");
+    visit("ranks", one.setup.ranks, "1", "ring size P");
     visit("rings", one.rings, "1", "side by side on the GPUs");
     visit("batch", one.batch, "1", "sequences that each ring takes");
-    visit("tokens", one.which.tokens, "1", "of a sequence");
+    visit("tokens", one.setup.tokens, "1", "of a sequence");
     visit("method", to_string(one.method), "1", "events: simulated; one rank: as if all did the same");
     const auto seconds = [&](const char* name, double value, const char* description) {
         visit(name, value > 0 ? value : NAN, "s", description);

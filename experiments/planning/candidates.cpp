@@ -95,15 +95,15 @@ int gpus_of(const Config& config, const sim::Machine& machine) {
 
 void set_floor(Advised& one, const layouts::Problem& problem) {
     try {
-        const auto ranks = one.which.ranks;
-        const auto length = one.which.tokens;
-        const auto granularity = layouts::layout_granularity(one.which.layout, ranks);
+        const auto ranks = one.setup.ranks;
+        const auto length = one.setup.tokens;
+        const auto granularity = layouts::layout_granularity(one.setup.layout, ranks);
         const auto tokens = (length + granularity - 1) / granularity * granularity;
-        const auto mask = layouts::make_mask(expand_mask(one.which.mask, length, {}), length);
+        const auto mask = layouts::make_mask(expand_mask(one.setup.mask, length, {}), length);
         const auto padded = layouts::pad(mask, tokens);
         auto sized = problem;
         sized.tokens = tokens;
-        const auto layout = laid_out(one.which.layout, one.which.schedule, padded, ranks, sized, layouts::DType::fp32);
+        const auto layout = laid_out(one.setup.layout, one.setup.schedule, padded, ranks, sized, layouts::DType::fp32);
         const layouts::Run all{0, 1, tokens};
         const layouts::KeyCounter keys({&all, 1});
         auto pairs = static_cast<double>(layouts::visible_pairs(padded, {&all, 1}, keys)) / ranks;
@@ -112,7 +112,7 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
             looked_at.resize(static_cast<std::size_t>(ranks));
             std::iota(looked_at.begin(), looked_at.end(), 0);
         }
-        if (one.which.schedule.starts_with("ulysses")) looked_at.clear();
+        if (one.setup.schedule.starts_with("ulysses")) looked_at.clear();
         for (const auto rank : looked_at)
             pairs = std::max(pairs, static_cast<double>(layouts::visible_pairs(padded, layout.shard(rank), keys)));
         const auto flops = [&](layouts::Pass pass) {
@@ -130,9 +130,9 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
 std::vector<Advised> variants(const Question& question, const Advised& one, const layouts::Problem& problem) {
     std::vector<Advised> all;
     if (!question.config.sweep.schedules.empty()) return all;
-    for (const auto& schedule : variants_of(one.which.schedule, one.which.ranks, problem)) {
+    for (const auto& schedule : variants_of(one.setup.schedule, one.setup.ranks, problem)) {
         auto& other = all.emplace_back(one);
-        other.which.schedule = schedule;
+        other.setup.schedule = schedule;
         other.causes.reset();
     }
     return all;
@@ -158,8 +158,8 @@ std::vector<Advised> candidates(const Question& question, const AdvisedMachine& 
                         Advised one;
                         one.machine = &machine;
                         const auto laid = for_machines({layout}, {machine.given}).front();
-                        one.which = {"", mask, laid, schedule, "", ranks, tokens};
-                        one.which.pad = true;
+                        one.setup = {"", mask, laid, schedule, "", ranks, tokens};
+                        one.setup.pad = true;
                         one.density = visible;
                         one.rings = std::max(1, std::min<int>(gpus / ranks, static_cast<int>(config.problem.batch)));
                         one.batch = (config.problem.batch + one.rings - 1) / one.rings;

@@ -101,9 +101,9 @@ Shares recorded_causes(const Record& record, const std::string& run, const Recor
     if (!record.has(run, path_of_causes)) return {};
     auto shares = shares_of({});
     for (auto& [name, seconds] : shares) {
-        auto which = labels;
-        which["cause"] = name;
-        seconds = record.numbers(run, path_of_causes, which).front();
+        auto place = labels;
+        place["cause"] = name;
+        seconds = record.numbers(run, path_of_causes, place).front();
     }
     return shares;
 }

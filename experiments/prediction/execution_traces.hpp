@@ -16,10 +16,10 @@ public:
     ExecutionTraces(Config& config, const Predictor& predictor) : config_(config), predictor_(predictor) {}
 
     /// Asks for all files of a case, before anything is written. Throws Error, one line, if one must not be written.
-    void announce(const Case& which, const Plan& plan);
+    void announce(const Case& setup, const Plan& plan);
 
     /// Simulates the case once more, with free links, and writes its files.
-    void write(const Case& which);
+    void write(const Case& setup);
 
     /// Tells what was written.
     void say() const;
@@ -28,7 +28,7 @@ private:
     bool wanted() const { return !config_.trace.chakra.empty(); }
 
     /// The file of a GPU: DIR/NAME.GPU.et.
-    std::filesystem::path path(const Case& which, const layouts::Schedule& schedule, std::size_t machine,
+    std::filesystem::path path(const Case& setup, const layouts::Schedule& schedule, std::size_t machine,
                                int gpu) const;
 
     Config& config_;

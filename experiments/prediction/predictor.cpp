@@ -206,20 +206,20 @@ void Predictor::write_trace() const {
 
 bool packs_documents(const std::string& mask) { return mask.find("documents") != std::string::npos; }
 
-std::array<double, 2> least_seconds(Case which, const layouts::Problem& problem, const sim::Machine& machine,
+std::array<double, 2> least_seconds(Case setup, const layouts::Problem& problem, const sim::Machine& machine,
                                     sim::SimOptions options) {
-    which.layout = "contiguous";
-    which.schedule = "seen";
+    setup.layout = "contiguous";
+    setup.schedule = "seen";
     options.free = sim::Cause::links;
     options.replicas = 1;
     options.placement.clear();
     options.trace = false;
-    const auto plan = make_plan(which, problem);
+    const auto plan = make_plan(setup, problem);
     std::array<double, 2> seconds{};
     for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
         for (const auto& rank : sim::simulate(*plan.schedule(both_passes[pass]), machine, options).ranks)
             seconds[pass] += layouts::to_seconds(rank.compute);
-        seconds[pass] /= which.ranks;
+        seconds[pass] /= setup.ranks;
     }
     return seconds;
 }

@@ -113,7 +113,7 @@ bool packs_documents(const std::string& mask);
 
 /// Seconds of each pass below which no layout of the packing comes: its work, evenly shared by the ranks, if no
 /// document is cut and messages take no time. Simulates contiguous shards under `seen` without links.
-std::array<double, 2> least_seconds(Case which, const layouts::Problem& problem, const sim::Machine& machine,
+std::array<double, 2> least_seconds(Case setup, const layouts::Problem& problem, const sim::Machine& machine,
                                     sim::SimOptions options);
 
 }  // namespace ringlab::experiments

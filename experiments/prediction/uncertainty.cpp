@@ -83,7 +83,7 @@ Scores load_scores(const std::string& path) {
     put(texts("shape"), &ScoredRing::shape);
     put(texts("mask"), &ScoredRing::mask);
     put(texts("layout"), &ScoredRing::layout);
-    put(texts("algorithm"), &ScoredRing::schedule);
+    put(texts("schedule"), &ScoredRing::schedule);
     put(numbers("density"), &ScoredRing::density);
     const auto put_of_passes = [&](const std::string& column, double ScoredPass::*field) {
         for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {

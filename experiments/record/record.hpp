@@ -52,7 +52,7 @@ struct RecordHeader {
 // clang-format on
 class Record {
 public:
-    static constexpr std::int64_t schema = 3;
+    static constexpr std::int64_t schema = 4;
 
     /// Throws Error, and leaves any file there as it is, if a record to resume cannot be read or is of something else:
     /// of another configuration, or of files (see FilesRead) whose contents were others; the first difference is then

@@ -59,7 +59,7 @@ std::vector<Column> rows_of(const std::vector<Span>& spans, const Places& places
     add(whole, "pass", "1", "place of the pass in /pass", all(places.pass));
     add(whole, "rank", "1", "ring rank that ran the span", &Span::rank);
     add(whole, "op", "1", "index of the operation in the rank's schedule", &Span::op);
-    add(whole, "step", "1", "step of the algorithm", &Span::step);
+    add(whole, "step", "1", "step of the schedule", &Span::step);
     add(small, "kind", "1", "kind of operation", &Span::kind, names_up_to(layouts::OpKind::compress));
     add(small, "lane", "1",
         "queue of the rank that the operation ran on: 0 computes, 1 + 2c sends on channel c, 2 + 2c receives",
@@ -79,7 +79,7 @@ std::vector<Column> rows_of(const std::vector<Span>& spans, const Places& places
         seconds(&Span::begin));
     add(real, "end", "s", "end, on the same clock", seconds(&Span::end));
     add(real, "busy", "s", "time that the operation's own processor worked on it", seconds(&Span::busy));
-    add(large, "cells", "1",
+    add(large, "pairs", "1",
         "visible (query, key) pairs of one query head and batch element; an attend of some heads has a share of them, "
         "so that those of a pass sum to what the mask shows",
         &Span::pair_count);

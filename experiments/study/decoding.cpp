@@ -87,17 +87,17 @@ layouts::Problem Decoding::problem(int step) const {
     return problem;
 }
 
-Plan Decoding::plan(const Case& which, int step) const {
+Plan Decoding::plan(const Case& setup, int step) const {
     // A row sees the positions up to its own. Positions that are not yet written come after it.
     std::vector<std::int64_t> rooms;
     for (const auto length : lengths_) rooms.push_back(length + appended());
     const auto each = problem(step);
     const auto mask = layouts::make_mask(fmt::format("causal+documents:{}", fmt::join(rooms, ",")), each.tokens);
-    const auto layout = layouts::cache_layout(which.layout, lengths_, appended(), which.ranks);
-    const auto policy = policy_from(which.policy, each.dtype);
+    const auto layout = layouts::cache_layout(setup.layout, lengths_, appended(), setup.ranks);
+    const auto policy = policy_from(setup.policy, each.dtype);
     Plan plan{each, nullptr, nullptr};
     plan.forward = layouts::make_schedule(
-        each, mask, layout, {which.schedule, layouts::Pass::forward, policy.accumulation, policy.gradient_dtype, true});
+        each, mask, layout, {setup.schedule, layouts::Pass::forward, policy.accumulation, policy.gradient_dtype, true});
     return plan;
 }
 

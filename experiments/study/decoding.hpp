@@ -26,7 +26,7 @@ public:
     bool is_of(const Case& other) const;
 
     /// The forward pass of the newest tokens' rows at a step, from 0.
-    Plan plan(const Case& which, int step) const;
+    Plan plan(const Case& setup, int step) const;
 
     /// Makes all appended tokens garbage again.
     void restart();

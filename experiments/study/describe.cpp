@@ -25,16 +25,16 @@ double flop_of(const layouts::Schedule& schedule, const std::vector<double>& pai
                                                               : problem.backward_flop_per_pair());
 }
 
-void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std::vector<double>& cells_of_rank) {
+void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std::vector<double>& pairs_of_rank) {
     const int ranks = schedule.ranks();
-    run.dataset("work/cells_of_rank", cells_of_rank, {{"rank", ranks}}, "1",
+    run.dataset("work/pairs_of_rank", pairs_of_rank, {{"rank", ranks}}, "1",
                 "visible (query, key) pairs of a rank's queries, one head");
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
     for (int rank = 0; rank < ranks; ++rank)
         for (int owner = 0; owner < ranks; ++owner)
             pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
-    run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
+    run.dataset("work/pairs", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
 
@@ -152,16 +152,16 @@ std::int64_t travelling_bytes(const layouts::Schedule& pass) {
 
 }  // namespace
 
-void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
+void describe_case(RunWriter& run, const Case& setup, const Plan& plan) {
     const auto& problem = plan.problem;
-    run.attribute("mask", which.mask, "1", "who sees whom, as given");
-    run.attribute("layout", which.layout, "1", "which rank owns which tokens");
-    describe_prices(run, which.layout, plan);
-    run.attribute("algorithm", which.schedule, "1", "schedule that brings queries and keys together");
-    run.attribute("policy", which.policy, "1", "how partial results become one; empty: carry");
-    run.attribute("input", which.input, "1", "what attention is computed from, as given; empty: nothing is computed");
-    run.attribute("ranks", which.ranks, "1", "ring size P");
-    run.attribute("tokens", which.tokens, "1", "of the whole sequence");
+    run.attribute("mask", setup.mask, "1", "who sees whom, as given");
+    run.attribute("layout", setup.layout, "1", "which rank owns which tokens");
+    describe_prices(run, setup.layout, plan);
+    run.attribute("schedule", setup.schedule, "1", "schedule that brings queries and keys together");
+    run.attribute("policy", setup.policy, "1", "how partial results become one; empty: carry");
+    run.attribute("input", setup.input, "1", "what attention is computed from, as given; empty: nothing is computed");
+    run.attribute("ranks", setup.ranks, "1", "ring size P");
+    run.attribute("tokens", setup.tokens, "1", "of the whole sequence");
     run.attribute("padded_tokens", problem.tokens, "1", "of the whole sequence with padding");
     run.attribute("queries", problem.rows(), "1", "query rows; as many as padded tokens where every token has one");
     run.attribute("batch", problem.batch, "1", "sequences at a time");
@@ -189,13 +189,13 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     if (plan.backward)
         run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
                       "scratch of a rank that the schedule of the backward pass asks for");
-    const auto pair_count = cells_by_rank(*plan.forward);
+    const auto pair_count = pairs_by_rank(*plan.forward);
     run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP",
                   "of the visible pairs, all ranks and heads");
     if (plan.backward)
         run.attribute("flop_backward", flop_of(*plan.backward, pair_count), "FLOP",
                       "of the visible pairs, all ranks and heads");
-    run.attribute("balance_cells", layouts::imbalance(pair_count), "1",
+    run.attribute("balance_pairs", layouts::imbalance(pair_count), "1",
                   "largest over mean of the ranks' visible pairs");
     describe_pairs(run, *plan.forward, pair_count);
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
@@ -310,7 +310,7 @@ void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
         "NVML's nvmlClocksEventReasons bits");
 }
 
-std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
+std::vector<double> pairs_by_rank(const layouts::Schedule& schedule) {
     const layouts::Run everything{0, 1, schedule.layout().tokens()};
     const layouts::KeyCounter keys(std::span(&everything, 1));
     std::vector<double> pair_count;
@@ -324,6 +324,6 @@ double FinishedRun::number(const std::string& column) const {
     return record.has(name, "runs/" + column) ? record.number(name, column) : std::numeric_limits<double>::quiet_NaN();
 }
 
-double pass_flop(const layouts::Schedule& schedule) { return flop_of(schedule, cells_by_rank(schedule)); }
+double pass_flop(const layouts::Schedule& schedule) { return flop_of(schedule, pairs_by_rank(schedule)); }
 
 }  // namespace ringlab::experiments

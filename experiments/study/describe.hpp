@@ -12,7 +12,7 @@ namespace ringlab::experiments {
 
 /// Attributes of the case and its problem; visible pairs by rank and owner; for sequences short enough to draw, the
 /// owner of every token and what every row sees.
-void describe_case(RunWriter& run, const Case& which, const Plan& plan);
+void describe_case(RunWriter& run, const Case& setup, const Plan& plan);
 
 /// A tensor's deviations from fp64, in the group "judged", by replica, and how much of it was judged.
 void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Extent extent);
@@ -37,7 +37,7 @@ struct FinishedRun {
 };
 
 /// Number of visible pairs that each rank computes.
-std::vector<double> cells_by_rank(const layouts::Schedule& schedule);
+std::vector<double> pairs_by_rank(const layouts::Schedule& schedule);
 
 /// FLOP of the visible pairs of all ranks and heads.
 double pass_flop(const layouts::Schedule& schedule);

@@ -131,23 +131,23 @@ void Forecast::require_ranks_to_predict() const {
     }
 }
 
-void Forecast::add(const Case& which, double seconds, double share, double bytes) {
+void Forecast::add(const Case& setup, double seconds, double share, double bytes) {
     ++runs_;
     seconds_ += share;
     seconds_of_.push_back(seconds);
     if (seconds >= longest_seconds_) {
         longest_seconds_ = seconds;
-        longest_ = which;
+        longest_ = setup;
     }
     if (bytes >= bytes_) {
         bytes_ = bytes;
-        largest_ = which;
+        largest_ = setup;
     }
 }
 
-void Forecast::add_executed(const Case& which, const Plan& plan) {
+void Forecast::add_executed(const Case& setup, const Plan& plan) {
     const auto& problem = plan.problem;
-    const double ranks = which.ranks, replicas = config_.execution.replicas;
+    const double ranks = setup.ranks, replicas = config_.execution.replicas;
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
     const auto operations = operations_of(plan) * replicas;
     const auto steps = operations / operations_per_step;
@@ -161,7 +161,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         const auto pairs = pairs_of(plan.mask(), problem.queries);
         seconds = config_.execution.repeats * (pairs * seconds_per_pair / std::min(processors(), ranks * replicas) +
                                                steps * seconds_per_rank_step + ranks * replicas * seconds_per_rank);
-        const auto judged = fmt::format("{} {} {} {}", which.mask, which.input, problem.tokens, which.queries);
+        const auto judged = fmt::format("{} {} {} {}", setup.mask, setup.input, problem.tokens, setup.queries);
         if (config_.judging.judge && (judged != judged_ || replicas > 1))
             seconds +=
                 seconds_per_pair * judging_of(problem, plan.mask(), {.whole_tokens = config_.judging.limit}).pairs;
@@ -173,18 +173,18 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto rotated = config_.judging.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
     const auto scratch = static_cast<double>(
         std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
-    add(which, seconds, seconds,
-        program_bytes + processes_here(config_.execution, which.ranks) * own + own + rotated + 5 * results +
+    add(setup, seconds, seconds,
+        program_bytes + processes_here(config_.execution, setup.ranks) * own + own + rotated + 5 * results +
             ranks * replicas * scratch + span_bytes(operations));
 }
 
-void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads) {
+void Forecast::add_predicted(const Case& setup, const Plan& plan, std::size_t machines, int threads) {
     const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.execution.replicas;
-    const bool says_causes = which.ranks * config_.execution.replicas <= config_.prediction.cause_ranks;
+    const bool says_causes = setup.ranks * config_.execution.replicas <= config_.prediction.cause_ranks;
     const bool fetches = plan.forward->fetches();
     const bool folds = config_.prediction.engine == "unshared" && config_.prediction.compute_model == "rate" &&
-                       sim::OpSource(*plan.forward, which.ranks).attends_are_alike();
-    const auto play = simulated_seconds(folds ? operations / which.ranks : operations, fetches);
+                       sim::OpSource(*plan.forward, setup.ranks).attends_are_alike();
+    const auto play = simulated_seconds(folds ? operations / setup.ranks : operations, fetches);
     double seconds = play * (says_causes ? 7 : 1);
     predicts_tiles_ = config_.prediction.compute_model == "tiles";
     if (predicts_tiles_) {
@@ -193,7 +193,7 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
         seconds += 2 * static_cast<double>(machines) * seconds_per_tile * rows * tokens / tile;
     }
     const bool spans =
-        which.ranks * config_.execution.replicas <= config_.prediction.span_ranks || !config_.trace.file.empty();
+        setup.ranks * config_.execution.replicas <= config_.prediction.span_ranks || !config_.trace.file.empty();
     const auto bytes =
         program_bytes + (spans ? span_bytes(operations) : 0) +
         (fetches && !folds ? bytes_per_fetching * operations / static_cast<double>(machines)  // one at a time
@@ -204,7 +204,7 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
     const auto alone = seconds + repeats / at_once;
     const auto share = (seconds + repeats) / at_once;
     longest_run_ = std::max(longest_run_, alone);
-    add(which, std::max(alone, share), share, bytes);
+    add(setup, std::max(alone, share), share, bytes);
 }
 
 void Forecast::announce() const {

@@ -21,10 +21,10 @@ public:
     void require_ranks_to_predict() const;
 
     /// Adds a run that will be executed and judged.
-    void add_executed(const Case& which, const Plan& plan);
+    void add_executed(const Case& setup, const Plan& plan);
 
     /// Adds a run that will be predicted on `machines` machines, while others are predicted on `threads` threads.
-    void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1);
+    void add_predicted(const Case& setup, const Plan& plan, std::size_t machines, int threads = 1);
 
     /// Prints time and memory on stderr, unless the sweep is short. Throws Error, which says what would fit, if memory
     /// does not suffice or the sweep would take too long.
@@ -41,7 +41,7 @@ public:
 
 private:
     /// `seconds` by itself, `share` beside others on as many threads.
-    void add(const Case& which, double seconds, double share, double bytes);
+    void add(const Case& setup, double seconds, double share, double bytes);
 
     const Config& config_;
     std::string judged_;  // what the reference was last computed for

@@ -35,7 +35,7 @@ bool Trial::measure(int count) {
         for (const auto& replica : inputs) copies.push_back(replica.inputs);
     const auto values =
         copies.empty() ? std::span(&inputs.front().inputs, 1) : std::span<const reference::Inputs>(copies);
-    rings = backend.run(plan, ring_group(execution, which.ranks), judged_options(execution, policy, values, count));
+    rings = backend.run(plan, ring_group(execution, setup.ranks), judged_options(execution, policy, values, count));
     return backend.is_root();
 }
 
@@ -43,7 +43,7 @@ std::vector<Verdict> Trial::judge(Judge& judge) const {
     std::vector<Verdict> verdicts;
     for (std::size_t replica = 0; replica < rings.size(); ++replica)
         verdicts.push_back(judge(plan.problem, plan.mask(), inputs[replica].inputs,
-                                 fmt::format("{} {}", which.input, replica), rings[replica].outputs,
+                                 fmt::format("{} {}", setup.input, replica), rings[replica].outputs,
                                  rings[replica].o_unrounded));
     return verdicts;
 }
@@ -71,7 +71,7 @@ std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
     std::vector<Tolerance> all;
     for (std::size_t replica = 0; replica < inputs.size(); ++replica)
         all.push_back(judge.tolerance(*plan.forward, *plan.backward, inputs[replica].inputs,
-                                      fmt::format("{} {}", which.input, replica), policy.running_output_rounded));
+                                      fmt::format("{} {}", setup.input, replica), policy.running_output_rounded));
     return all;
 }
 
@@ -134,40 +134,40 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
     record_ = make_record(experiment, config, provenance_);
 }
 
-Plan Study::plan_of(const Case& which) const {
-    const auto input = source_.inspect(which.input);
-    require(which.tokens > 0, "the tokens of generated input '{}' are not given; say --tokens", which.input);
-    require(input.problem.tokens == 0 || which.tokens <= input.problem.tokens,
-            "input '{}' has {} tokens, {} are asked for; give at most as many, or say --input normal", which.input,
-            input.problem.tokens, which.tokens);
-    return make_plan(which, input.problem, input.document_lengths);
+Plan Study::plan_of(const Case& setup) const {
+    const auto input = source_.inspect(setup.input);
+    require(setup.tokens > 0, "the tokens of generated input '{}' are not given; say --tokens", setup.input);
+    require(input.problem.tokens == 0 || setup.tokens <= input.problem.tokens,
+            "input '{}' has {} tokens, {} are asked for; give at most as many, or say --input normal", setup.input,
+            input.problem.tokens, setup.tokens);
+    return make_plan(setup, input.problem, input.document_lengths);
 }
 
 void Study::run(const std::function<void(Trial&)>& one) {
     Progress progress(cases_.size(), !record_);
     if (record_) say_when_interrupted(interrupted_text(*record_, 0, cases_.size()));
     for (std::size_t i = 0; i < cases_.size(); ++i) {
-        const auto& which = cases_[i];
-        progress.start(which.name(), forecast_.seconds_of(i));
-        const auto backend = make_backend(config_.execution, {{which.ranks}, config_.problem.arithmetic});
-        if (!is_recorded(config_.execution, *backend, record_ && record_->has(which.name()))) {
-            const auto plan = plan_of(which);
-            const auto& inputs = source_.get(which, plan.problem);
-            const auto policy = policy_from(which.policy, plan.problem.dtype);
-            Trial trial{which, plan, policy, inputs, config_.execution, *backend};
+        const auto& setup = cases_[i];
+        progress.start(setup.name(), forecast_.seconds_of(i));
+        const auto backend = make_backend(config_.execution, {{setup.ranks}, config_.problem.arithmetic});
+        if (!is_recorded(config_.execution, *backend, record_ && record_->has(setup.name()))) {
+            const auto plan = plan_of(setup);
+            const auto& inputs = source_.get(setup, plan.problem);
+            const auto policy = policy_from(setup.policy, plan.problem.dtype);
+            Trial trial{setup, plan, policy, inputs, config_.execution, *backend};
             one(trial);
             if (record_) {
                 describe_execution(trial.run, config_.execution, trial.rings);
                 say_slow_rank(trial.run, trial.rings);
                 if (config_.execution.mpi)
-                    describe_hosts(trial.run, plan, ring_group(config_.execution, which.ranks),
+                    describe_hosts(trial.run, plan, ring_group(config_.execution, setup.ranks),
                                    processes::Session::current().hosts());
                 if (!config_.output.save_tensors.empty())
-                    save_tensors(files_.file(tensors_path(config_.output.save_tensors, which.name())), which.name(),
+                    save_tensors(files_.file(tensors_path(config_.output.save_tensors, setup.name())), setup.name(),
                                  plan.problem, plan.mask(), inputs.front().inputs, trial.rings.front().outputs,
                                  plan.problem.dtype, provenance_,
-                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths});
-                record_->commit(which.name(), trial.run);
+                                 {setup.input, setup.mask, setup.tokens, inputs.front().document_lengths});
+                record_->commit(setup.name(), trial.run);
             }
         }
         progress.finish();

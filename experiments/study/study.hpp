@@ -16,7 +16,7 @@ namespace ringlab::experiments {
 
 /// Everything that an experiment has for one case.
 struct Trial {
-    const Case& which;
+    const Case& setup;
     const Plan& plan;
     const Policy& policy;
     const std::vector<InputData>& inputs;  ///< one per replica
@@ -59,7 +59,7 @@ public:
     const Record* record() const { return record_.get(); }
 
 private:
-    Plan plan_of(const Case& which) const;
+    Plan plan_of(const Case& setup) const;
 
     const Config& config_;
     Source source_;

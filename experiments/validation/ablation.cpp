@@ -39,8 +39,8 @@ std::string score_without(Record& scores, const std::vector<ScoredRecord>& recor
     variants.insert(variants.end(), terms.begin(), terms.end());
     std::map<std::string, ErrorSets> errors;
     for_each_ring(records, false, [&](const auto&, const auto& ring, const auto& plan, const auto& machine) {
-        const auto& which = ring.which;
-        const SetKey key{which.transport, length_bin(plan.problem.tokens / which.which.ranks).least};
+        const auto& timed = ring.timed;
+        const SetKey key{timed.transport, length_bin(plan.problem.tokens / timed.setup.ranks).least};
         for (const auto& term : variants) {
             auto changed = machine;
             if (term != whole_model) sim::find_term(term).remove(changed);

@@ -30,7 +30,7 @@ ExplainedPass explained(const ScoredRecord& record, const MeasuredRing& ring, co
     options.trace = true;
     options.fold = false;
     const auto predicted = sim::simulate(schedule, machine, options);
-    ExplainedPass found{record.name, ring.which, pass, measured.seconds, layouts::to_seconds(predicted.makespan)};
+    ExplainedPass found{record.name, ring.timed, pass, measured.seconds, layouts::to_seconds(predicted.makespan)};
     found.differences = parts_of(predicted.timeline, found.predicted);
     const auto parts = parts_of(ring.run.of(pass).timeline(), found.measured);
     for (std::size_t i = 0; i < parts.size(); ++i) found.differences[i].second -= parts[i].second;
@@ -53,9 +53,9 @@ void describe(RunWriter& run, const ExplainedPass& found) {
 std::string pass_table(const std::vector<ExplainedPass>& passes) {
     Table table;
     for (const auto& found : passes) {
-        const auto& which = found.ring.which;
-        table.start().cell("transport", found.ring.transport).cell("mask", which.mask).cell("schedule", which.schedule);
-        table.cell("layout", which.layout).cell("tokens", which.tokens).cell("pass", to_string(found.pass));
+        const auto& setup = found.ring.setup;
+        table.start().cell("transport", found.ring.transport).cell("mask", setup.mask).cell("schedule", setup.schedule);
+        table.cell("layout", setup.layout).cell("tokens", setup.tokens).cell("pass", to_string(found.pass));
         table.cell("measured ms", found.measured * 1e3, "{:.4g}");
         add_cells(table, {{"error", found.predicted - found.measured}}, found.measured, "{:+.1f}");
         table.cell("owner", found.owner());
@@ -68,7 +68,7 @@ std::string pass_table(const std::vector<ExplainedPass>& passes) {
 std::string sum_table(const std::vector<ExplainedPass>& passes) {
     std::map<std::tuple<std::string, std::string, layouts::Pass, std::int64_t>, std::vector<const ExplainedPass*>> sets;
     for (const auto& one : passes)
-        sets[{one.record, one.ring.transport, one.pass, length_bin(one.ring.which.tokens / one.ring.which.ranks).least}]
+        sets[{one.record, one.ring.transport, one.pass, length_bin(one.ring.setup.tokens / one.ring.setup.ranks).least}]
             .push_back(&one);
     Table table;
     for (const auto& [key, set] : sets) {
@@ -107,13 +107,13 @@ std::vector<ExplainedPass> explained_passes(const std::vector<ScoredRecord>& rec
     std::set<std::string> with_spans;
     for_each_ring(records, false, [&](const auto& record, const auto& ring, const auto& plan, const auto& machine) {
         RunWriter run;
-        describe_scored_ring(run, record.name, ring.which);
+        describe_scored_ring(run, record.name, ring.timed);
         for (const auto pass : both_passes) {
             if (ring.run.of(pass).timeline().spans.empty()) continue;
             with_spans.insert(record.name);
             describe(run, all.emplace_back(explained(record, ring, *plan.schedule(pass), machine)));
         }
-        if (explained_record) explained_record->commit(scored_name(record, ring.which), run);
+        if (explained_record) explained_record->commit(scored_name(record, ring.timed), run);
     });
     for (const auto& record : records)
         require(!record.why_not.empty() || with_spans.contains(record.name),

@@ -68,7 +68,7 @@ Rings rings_of(const std::string& path) {
     for (const auto* column : {"runs/kind", "runs/transport"})
         if (!file.contains(column)) return {};
     const auto kinds = file.dataset("runs/kind").texts(), transports = file.dataset("runs/transport").texts(),
-               schedules = file.dataset("runs/algorithm").texts();
+               schedules = file.dataset("runs/schedule").texts();
     const auto hot = hot_runs(file);
     Rings found;
     for (std::size_t run = 0; run < kinds.size(); ++run) {
@@ -122,7 +122,7 @@ public:
     }
 
     std::vector<MeasuredRing> rings(const LeftOut& left_out) const {
-        const auto masks = texts("mask"), layouts = texts("layout"), schedules = texts("algorithm"),
+        const auto masks = texts("mask"), layouts = texts("layout"), schedules = texts("schedule"),
                    shapes = texts("shape"), transports = texts("transport"), kernels = texts("kernels"),
                    kinds = texts("kind");
         std::vector<MeasuredRing> rings;
@@ -132,17 +132,17 @@ public:
             const bool has_changed = changed != left_out.changed.end() && changed->second.concerns(tokens, ranks);
             if (kinds[run] != "ring" || has_changed || (left_out.hot && hot_[run])) continue;
             auto& ring = rings.emplace_back();
-            ring.which = {.shape = shapes[run],
+            ring.timed = {.shape = shapes[run],
                           .transport = transports[run],
                           .kernels = kernels[run],
                           .gpus = static_cast<int>(whole("runs/gpus", run))};
-            ring.which.which.mask = masks[run];
-            ring.which.which.layout = layouts[run];
-            ring.which.which.schedule = schedules[run];
-            ring.which.which.ranks = static_cast<int>(ranks);
-            ring.which.which.tokens = tokens;
+            ring.timed.setup.mask = masks[run];
+            ring.timed.setup.layout = layouts[run];
+            ring.timed.setup.schedule = schedules[run];
+            ring.timed.setup.ranks = static_cast<int>(ranks);
+            ring.timed.setup.tokens = tokens;
             for (const auto pass : both_passes)
-                (pass == Pass::forward ? ring.run.forward : ring.run.backward) = pass_of(pass, run, ring.which);
+                (pass == Pass::forward ? ring.run.forward : ring.run.backward) = pass_of(pass, run, ring.timed);
             ring.is_hot = hot_[run];
             for (const auto& column : file_.group("runs").members())
                 if (column.starts_with("error_forward_") || column.starts_with("error_backward_"))
@@ -152,10 +152,10 @@ public:
     }
 
 private:
-    PassRun pass_of(Pass pass, std::size_t run, const ThroughputCase& which) const {
+    PassRun pass_of(Pass pass, std::size_t run, const ThroughputCase& timed) const {
         const std::string name = to_string(pass);
-        return {{timeline_of(pass, run, which.which.ranks)},
-                samples(name, run, which.gpus),
+        return {{timeline_of(pass, run, timed.setup.ranks)},
+                samples(name, run, timed.gpus),
                 {},
                 {},
                 // Older records of throughput do not say what pauses there were between passes: none, then.
@@ -198,7 +198,7 @@ private:
             span.pool = static_cast<layouts::Pool>(number("pool"));
             span.peer = static_cast<int>(number("peer"));
             span.block = static_cast<int>(number("block"));
-            span.pair_count = number("cells");
+            span.pair_count = number("pairs");
             span.bytes = number("bytes");
             span.posted = time("posted");
             span.begin = time("begin");
@@ -296,12 +296,12 @@ std::string scored_name(const ScoredRecord& record, const ThroughputCase& ring) 
 void describe_scored_ring(RunWriter& run, const std::string& record, const ThroughputCase& ring) {
     run.attribute("measured_record", record, "1", "where the ring was measured");
     run.attribute("transport", ring.transport, "1", "what carries messages");
-    run.attribute("mask", ring.which.mask, "1", "who sees whom");
-    run.attribute("layout", ring.which.layout, "1", "which rank owns which tokens");
-    run.attribute("algorithm", ring.which.schedule, "1", "schedule that brings queries and keys together");
+    run.attribute("mask", ring.setup.mask, "1", "who sees whom");
+    run.attribute("layout", ring.setup.layout, "1", "which rank owns which tokens");
+    run.attribute("schedule", ring.setup.schedule, "1", "schedule that brings queries and keys together");
     run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
-    run.attribute("ranks", ring.which.ranks, "1", "ring size P");
-    run.attribute("tokens", ring.which.tokens, "1", "of the whole sequence");
+    run.attribute("ranks", ring.setup.ranks, "1", "ring size P");
+    run.attribute("tokens", ring.setup.tokens, "1", "of the whole sequence");
 }
 
 void for_each_ring(
@@ -315,8 +315,8 @@ void for_each_ring(
         left_out.hot &= !with_hot;
         if (record.why_not.empty())
             for (const auto& ring : measured_rings(record.path, left_out))
-                if (const auto machine = machines.find(ring.which.transport); machine != machines.end())
-                    visit(record, ring, make_plan(ring.which), machine->second);
+                if (const auto machine = machines.find(ring.timed.transport); machine != machines.end())
+                    visit(record, ring, make_plan(ring.timed), machine->second);
         progress.finish();
     }
 }

@@ -34,7 +34,7 @@ std::vector<bool> hot_runs(const hdf5::File& record);
 
 /// A ring of a record. With it another model or machine file can be scored without the devices.
 struct MeasuredRing {
-    ThroughputCase which;
+    ThroughputCase timed;
     RingRun run;          ///< both passes alone
     bool is_hot = false;  ///< of hot_runs()
     /// By "PASS_MACHINE": errors of the model of its day, as far as the record keeps them.

@@ -241,8 +241,8 @@ PublishedTable table_of_systems(const std::string& file) {
 
 }  // namespace
 
-const PublishedSystem& PublishedTable::system(const std::string& which) const {
-    return *std::ranges::find(systems, which, &PublishedSystem::name);
+const PublishedSystem& PublishedTable::system(const std::string& setup) const {
+    return *std::ranges::find(systems, setup, &PublishedSystem::name);
 }
 
 PublishedTable load_published(const std::string& name) {

@@ -153,8 +153,8 @@ std::string score_all(Record& scores, const std::vector<ScoredRecord>& records) 
     const bool keeps_spans = records.size() == 1;
     for_each_ring(records, true, [&](const auto& record, const auto& ring, const auto& plan, const auto& machine) {
         RunWriter run;
-        describe_scored_ring(run, record.name, ring.which);
-        const auto name = std::filesystem::path(record.machines.at(ring.which.transport)).stem().string();
+        describe_scored_ring(run, record.name, ring.timed);
+        const auto name = std::filesystem::path(record.machines.at(ring.timed.transport)).stem().string();
         run.attribute("machine", name, "1", "machine file that it is scored on");
         run.attribute("density", density(plan.mask()), "1", "visible pairs over those of a causal mask");
         run.attribute("warm", ring.is_hot ? 1 : 0, "1",
@@ -169,7 +169,7 @@ std::string score_all(Record& scores, const std::vector<ScoredRecord>& records) 
             run.timeline("measured", to_string(pass), ring.run.of(pass).timeline());
             run.timeline(name, to_string(pass), std::move(predicted.timeline));
         }
-        scores.commit(scored_name(record, ring.which), run);
+        scores.commit(scored_name(record, ring.timed), run);
     });
     scores.finish();
     auto found = load_scores(scores.name());

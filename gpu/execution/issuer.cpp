@@ -20,9 +20,9 @@ PassEvents::PassEvents(std::size_t instructions, Use use)
     }
 }
 
-void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events) {
-    pass_ = which;
-    auto& passes = by_pass_[static_cast<std::size_t>(which)];
+void Issuer::prepare(layouts::Pass direction, const std::vector<PassEvents*>& events) {
+    pass_ = direction;
+    auto& passes = by_pass_[static_cast<std::size_t>(direction)];
     passes.resize(ranks_.size());
     passes_ = passes;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -289,13 +289,13 @@ void Issuer::hold_back(std::size_t rank, std::size_t index) {
     const auto& instruction = pass.program->code[index];
     const auto lane = instruction.op.lane();
     const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(lane)];
-    for_each_before(instruction, [&](std::size_t which) {
-        if (pass.program->code[which].op.lane() == lane) return;
-        if (work.launches(pass_).wait_until_done(which, stream)) return;
-        if (pass.program->code[which].receives() && work.has_arrival_flag(pass_, which))
-            return wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number());
-        const auto* launch = work.launches(pass_).find(which);
-        pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
+    for_each_before(instruction, [&](std::size_t op_index) {
+        if (pass.program->code[op_index].op.lane() == lane) return;
+        if (work.launches(pass_).wait_until_done(op_index, stream)) return;
+        if (pass.program->code[op_index].receives() && work.has_arrival_flag(pass_, op_index))
+            return wait_for_value(stream, work.memory().arrival_flag(pass_, op_index), work.pass_number());
+        const auto* launch = work.launches(pass_).find(op_index);
+        pass.events->end[launch ? launch->attends.front() : op_index].hold_back(stream);
     });
 }
 

@@ -107,9 +107,9 @@ void MergingPass::connect(const std::function<char*(int)>& memory_of) {
             if (sends) {
                 messages_.push_back(pairs);
             } else {
-                const auto which = other_of(op.part.block);
-                others_[which].q = pairs;
-                rows_received_[which] = i;
+                const auto other = other_of(op.part.block);
+                others_[other].q = pairs;
+                rows_received_[other] = i;
             }
         } else if (sends) {
             others_[other_of(op.part.block)].result = result_at(pairs, op.peer);

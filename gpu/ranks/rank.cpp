@@ -91,8 +91,8 @@ Rank::~Rank() {
     if (own_give_up_stream_) cudaStreamSynchronize(*own_give_up_stream_);
 }
 
-std::string Rank::kernel_choices(Pass which) const {
-    const auto& pass = of(which);
+std::string Rank::kernel_choices(Pass direction) const {
+    const auto& pass = of(direction);
     const auto splits = std::ranges::count_if(pass.work_lists, [](const auto& one) { return one.second->splits_kv(); });
     return fmt::format("{}{}{}", pass.program->has_unwritten_output, splits > 0, splits < std::ssize(pass.work_lists));
 }
@@ -225,9 +225,9 @@ void Rank::give_up() noexcept {
     }
 }
 
-void Rank::require_arrived(Pass which) const {
-    of(which).launches->require_arrived();
-    if (const auto* one = merging(which)) one->require_arrived();
+void Rank::require_arrived(Pass direction) const {
+    of(direction).launches->require_arrived();
+    if (const auto* one = merging(direction)) one->require_arrived();
 }
 
 void Rank::load(const HostInputs& inputs) {
@@ -252,8 +252,8 @@ RankOutputs Rank::download() const {
 
 // How a rank comes by its caller's tensors.
 
-std::size_t Rank::local_bytes(Pass which) const {
-    const auto& pass = of(which);
+std::size_t Rank::local_bytes(Pass direction) const {
+    const auto& pass = of(direction);
     // A backward pass has dQ and statistics of rows there. A forward pass has the running softmax, but for rows of
     // which one launch computes all.
     const auto keeps_state = [&](std::size_t i) {
@@ -262,17 +262,17 @@ std::size_t Rank::local_bytes(Pass which) const {
         return op.kind == OpKind::attend && !(launch ? launch->first && launch->last : op.begins && op.ends);
     };
     const auto has_slots = [](const layouts::SlotGroup& group) { return of_rows(group.pool); };
-    const bool uses = which == Pass::backward || std::ranges::any_of(pass.schedule->slots(), has_slots) ||
+    const bool uses = direction == Pass::backward || std::ranges::any_of(pass.schedule->slots(), has_slots) ||
                       std::ranges::any_of(std::views::iota(std::size_t{0}, pass.program->code.size()), keeps_state);
     return uses ? memory_.map().local_bytes() : 0;
 }
 
-void Rank::take(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
-    const bool lends_rows = options_.memory.lent == Lent::rounded_and_rows, backward = which == Pass::backward;
+void Rank::take(Pass direction, const CallerTensors& tensors, cudaStream_t stream) {
+    const bool lends_rows = options_.memory.lent == Lent::rounded_and_rows, backward = direction == Pass::backward;
     std::vector<Conversion> copies;
     std::vector<std::pair<Field, const DeviceBuffer*>> unused;
     const auto copy = [&](Pool pool, std::size_t field, const ConstView& from) {
-        const auto to = memory_.field(which, memory_.own(pool), field);
+        const auto to = memory_.field(direction, memory_.own(pool), field);
         if (to.extent.tokens > 0) copies.push_back({to.extent, memory_.view(to), from});
         if (pool != Pool::output) unused.push_back({to, of_rows(pool) ? &blind_rows_ : &unseen_keys_});
     };
@@ -304,8 +304,8 @@ void Rank::take(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
         RINGLAB_CUDA(cudaMemcpyAsync(sinks_->data(), tensors.sinks, sinks_->bytes(), cudaMemcpyDeviceToDevice, stream));
 }
 
-void Rank::give_back(Pass which, const CallerTensors& tensors, cudaStream_t stream) {
-    if (which == Pass::backward) {
+void Rank::give_back(Pass direction, const CallerTensors& tensors, cudaStream_t stream) {
+    if (direction == Pass::backward) {
         if (sinks_)
             RINGLAB_CUDA(cudaMemcpyAsync(tensors.sink_gradient, sink_gradient_->data(), sink_gradient_->bytes(),
                                          cudaMemcpyDeviceToDevice, stream));
@@ -314,7 +314,7 @@ void Rank::give_back(Pass which, const CallerTensors& tensors, cudaStream_t stre
     if (options_.memory.lent == Lent::rounded_and_rows) return;
     std::vector<Conversion> copies;
     const auto copy = [&](std::size_t field, const View& to) {
-        const auto from = memory_.field(which, memory_.own(Pool::output), field);
+        const auto from = memory_.field(direction, memory_.own(Pool::output), field);
         if (from.extent.tokens > 0) copies.push_back({from.extent, to, memory_.view(from)});
     };
     copy(FieldOf::o, tensors.o_exact);

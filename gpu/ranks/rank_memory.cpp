@@ -137,8 +137,9 @@ RankOutputs RankMemory::download() const {
     out.o = download(map_.rounds_output() ? rounded(Pool::output) : field(Pass::forward, output));
     out.lse = download(field(Pass::forward, output, 1));
     if (!with_gradients_) return out;
-    const auto gradient = [&](Pool pool, std::size_t which) {
-        return download(options_.round_results ? rounded(pool, which) : field(Pass::backward, own(pool), which));
+    const auto gradient = [&](Pool pool, std::size_t field_index) {
+        return download(options_.round_results ? rounded(pool, field_index)
+                                               : field(Pass::backward, own(pool), field_index));
     };
     out.dq = gradient(Pool::dq, 0);
     out.dk = gradient(has_latent() ? Pool::dlatent : Pool::dkv, FieldOf::k);
@@ -149,7 +150,7 @@ RankOutputs RankMemory::download() const {
 std::vector<Piece> message_pieces(const layouts::Schedule& pass, const layouts::Program& program,
                                   const layouts::Instruction& instruction, const SlotMap& own, const SlotMap& peer) {
     const auto& op = instruction.op;
-    const auto which = program.pass;
+    const auto direction = program.pass;
     const auto here = place_of(pass, instruction, op.pool);
     // Who has no part in a fetch from it has the block in slot 0.
     auto there = own_place(pass, op.peer, op.pool);
@@ -160,8 +161,8 @@ std::vector<Piece> message_pieces(const layouts::Schedule& pass, const layouts::
         there.heads = op.part.heads;
         there.tokens = op.part.tokens;
     }
-    const auto& own_frame = own.message_frame(which, here);
-    const auto& peer_frame = peer.message_frame(which, there);
+    const auto& own_frame = own.message_frame(direction, here);
+    const auto& peer_frame = peer.message_frame(direction, there);
     if (op.kind == OpKind::send) return pieces_between(own, own_frame, here, peer, peer_frame, there);
     return pieces_between(peer, peer_frame, there, own, own_frame, here);
 }

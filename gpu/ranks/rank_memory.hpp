@@ -123,11 +123,15 @@ public:
         return memory_->arrival_flag(pass, receive);
     }
 
-    Field field(const layouts::Place& place, std::size_t which = 0) const {
-        return memory_->field(pass_->options().pass, place, which);
+    Field field(const layouts::Place& place, std::size_t field_index = 0) const {
+        return memory_->field(pass_->options().pass, place, field_index);
     }
-    View view(const layouts::Place& place, std::size_t which = 0) const { return memory_->view(field(place, which)); }
-    RowView rows(const layouts::Place& place, std::size_t which) const { return memory_->rows(field(place, which)); }
+    View view(const layouts::Place& place, std::size_t field_index = 0) const {
+        return memory_->view(field(place, field_index));
+    }
+    RowView rows(const layouts::Place& place, std::size_t field_index) const {
+        return memory_->rows(field(place, field_index));
+    }
 
 private:
     const RankMemory* memory_;

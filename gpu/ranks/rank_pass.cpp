@@ -26,11 +26,11 @@ Statistics statistics_of(const RowView& numbers) {
 
 }  // namespace
 
-void Rank::clear(Pass which, cudaStream_t stream) {
-    auto& pass = of(which);
+void Rank::clear(Pass direction, cudaStream_t stream) {
+    auto& pass = of(direction);
     number_ = ++count_;
     pass.launches->begin_pass(number_);
-    if (which == Pass::backward && latent_) latent_->begin_gradient(stream);
+    if (direction == Pass::backward && latent_) latent_->begin_gradient(stream);
     for (const auto pool : pass.program->needs_zeroed) {
         const auto sum = pass.memory->field(pass.memory->own(pool));  // K and V parts of all heads, one after another
         const auto bytes = static_cast<std::size_t>(sum.extent.heads * sum.strides.head * bytes_of(sum.dtype));
@@ -38,13 +38,13 @@ void Rank::clear(Pass which, cudaStream_t stream) {
     }
 }
 
-void Rank::start(Pass which, cudaStream_t stream) {
-    const auto& pass = of(which);
+void Rank::start(Pass direction, cudaStream_t stream) {
+    const auto& pass = of(direction);
     const auto& memory = *pass.memory;
     const auto output = memory.own(Pool::output);
     const auto extent = memory.field(output).extent;
     if (extent.tokens == 0) return;
-    if (which == Pass::backward) {
+    if (direction == Pass::backward) {
         // dq may share its memory with o. Then each row of dq is set to 0 when the row of o has been read, or all of dq
         // is set to 0 afterwards if the rows of dq and o have different widths.
         const bool with_o = !backward_overwrites_output() || problem_.head_dim == problem_.value_dim;
@@ -77,8 +77,8 @@ void Rank::launch_merging(cudaStream_t stream) {
     pass.merging->launch(number_, result, stream);
 }
 
-void Rank::compute(Pass which, std::size_t index, cudaStream_t stream) {
-    const auto& pass = of(which);
+void Rank::compute(Pass direction, std::size_t index, cudaStream_t stream) {
+    const auto& pass = of(direction);
     const auto& instruction = pass.program->code[index];
     if (!pass.rounded_adds.empty() && &instruction >= pass.rounded_adds.data()) return;  // finish() makes it
     if (const auto* fused = pass.launches->find(index)) {
@@ -87,8 +87,8 @@ void Rank::compute(Pass which, std::size_t index, cudaStream_t stream) {
     }
     switch (instruction.op.kind) {
         case OpKind::attend:
-            return which == Pass::forward ? attend_forward(pass, instruction, stream)
-                                          : attend_backward(pass, instruction, stream);
+            return direction == Pass::forward ? attend_forward(pass, instruction, stream)
+                                              : attend_backward(pass, instruction, stream);
         case OpKind::merge: return merge(pass, instruction, stream);
         case OpKind::add: return add(pass, instruction, stream);
         case OpKind::copy: return copy(pass, instruction, stream);
@@ -255,24 +255,25 @@ void Rank::copy_field(const Field& to, const Field& from, cudaStream_t stream) c
     }
 }
 
-void Rank::arrived(Pass which, std::size_t index, cudaStream_t stream) {
-    const auto& pass = of(which);
+void Rank::arrived(Pass direction, std::size_t index, cudaStream_t stream) {
+    const auto& pass = of(direction);
     const auto& instruction = pass.program->code[index];
     if (instruction.receives()) {
         const auto& map = memory_.map();
         const auto to = pass.memory->place(instruction, instruction.op.pool);
         if (map.converts_arrivals(to))
             for (std::size_t field = 0; field < map.fields(to.pool); ++field)
-                copy_field(pass.memory->field(to, field), map.field(map.message_frame(which, to), to, field), stream);
+                copy_field(pass.memory->field(to, field), map.field(map.message_frame(direction, to), to, field),
+                           stream);
     }
     pass.launches->arrived(index, stream);
 }
 
-void Rank::rotate(Pass which, cudaStream_t stream) {
-    const bool gradients = which == Pass::backward;
+void Rank::rotate(Pass direction, cudaStream_t stream) {
+    const bool gradients = direction == Pass::backward;
     const auto keys = latent_ ? (gradients ? Pool::dlatent : Pool::latent) : gradients ? Pool::dkv : Pool::kv;
     for (const auto pool : {gradients ? Pool::dq : Pool::q, keys}) {
-        auto from = memory_.field(which, memory_.own(pool));
+        auto from = memory_.field(direction, memory_.own(pool));
         auto to = gradients && options_.memory.round_results ? memory_.rounded(pool) : from;
         const auto& positions = of_rows(pool) && row_positions_ ? *row_positions_ : *positions_;
         if (from.extent.tokens == 0) continue;
@@ -301,10 +302,10 @@ void Rank::add_sinks(cudaStream_t stream) {
                    stream);
 }
 
-void Rank::finish(Pass which, cudaStream_t stream) {
-    if (which == Pass::forward) add_sinks(stream);
+void Rank::finish(Pass direction, cudaStream_t stream) {
+    if (direction == Pass::forward) add_sinks(stream);
     if (!options_.memory.round_results) return;
-    const auto& pass = of(which);
+    const auto& pass = of(direction);
     std::vector<Conversion> conversions;
     const auto round = [&](Pool pool, std::size_t field) {
         const auto from = pass.memory->field(memory_.own(pool), field);
@@ -314,9 +315,9 @@ void Rank::finish(Pass which, cudaStream_t stream) {
             for (const auto& add : pass.rounded_adds)
                 conversions.back().sums.push_back(pass.memory->view(pass.memory->source(add), field));
     };
-    if (which == Pass::forward) {
+    if (direction == Pass::forward) {
         // Otherwise the last attends, or the launch that adds sinks, have written both.
-        const bool comes_late = pass.output_comes_late && !is_one_launch(which);
+        const bool comes_late = pass.output_comes_late && !is_one_launch(direction);
         if (memory_.map().rounds_output() && comes_late && !sinks_) round(Pool::output, 0);
     } else {
         round(Pool::dq, 0);

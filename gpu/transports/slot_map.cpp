@@ -90,8 +90,9 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     const auto frame = [&](Pool pool, DType of, std::int64_t& account) {
         return make_frame(pool, of, heads_of(problem_, pool), tokens(pool), account);
     };
-    const auto field = [&](Pool pool, std::size_t which, DType of, std::int64_t& account) {
-        return take(pool, problem_.query_heads * field_elements(pool, which, tokens(pool)) * bytes_of(of), account);
+    const auto field = [&](Pool pool, std::size_t field_index, DType of, std::int64_t& account) {
+        return take(pool, problem_.query_heads * field_elements(pool, field_index, tokens(pool)) * bytes_of(of),
+                    account);
     };
     auto& ahead = frames(Pass::forward);
     auto& back = frames(Pass::backward);
@@ -194,7 +195,9 @@ const Frame& SlotMap::message_frame(Pass pass, const Place& place) const {
 Field SlotMap::field(const Frame& frame, const Place& place, std::size_t field) const {
     const auto dtype = frame.dtypes[field];
     const auto row = width(frame.pool, field);
-    const auto elements_of = [&](std::size_t which) { return field_elements(frame.pool, which, place.block_tokens); };
+    const auto elements_of = [&](std::size_t field_index) {
+        return field_elements(frame.pool, field_index, place.block_tokens);
+    };
     std::int64_t head = elements_of(field), before = 0;
     if (!of_rows(frame.pool)) {
         head = 0;

@@ -155,7 +155,7 @@ struct Op {
     bool adds = false;         ///< attend, backward: adds to dkv; compress: adds to dlatent; else they overwrite it
     bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
     std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
-    int step = 0;              ///< of the algorithm, for display and for pace_messages()
+    int step = 0;              ///< of the schedule, for display and for pace_messages()
     int peer = -1;             ///< ring rank at the other end of a transfer
     int source = 0;            ///< slot that an operation with has_source() reads
     Part part;                 ///< what is sent, received or written; attend: the keys

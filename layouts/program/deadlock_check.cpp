@@ -40,9 +40,9 @@ private:
         }
     }
 
-    bool post(int rank, Lane lane, std::uint32_t which) {
+    bool post(int rank, Lane lane, std::uint32_t op_index) {
         auto& window = rank_of(rank).window;
-        const auto paced_by = program_.ranks[place_at(rank)].code[which].paced_by;
+        const auto paced_by = program_.ranks[place_at(rank)].code[op_index].paced_by;
         if (paced_by >= 0 && !window.has_ended(static_cast<std::uint32_t>(paced_by))) return false;
         window.set_head_state(lane, OpState::posted);
         return true;
@@ -75,12 +75,12 @@ bool is_in_fused_launch(const RankProgram& rank, OpIndex attend) {
 
 /// The last operation before `which` that has a peer's step, is an attend or of the peer's kind, and shares some of
 /// these heads; -1 if there is none, or if it belongs to a fused launch and may end only with it.
-OpIndex counterpart_ahead(const RankProgram& rank, OpIndex which, const Op& of_peer, HeadRange heads) {
-    while (--which >= 0) {
-        const auto& op = rank.code[place_at(which)].op;
+OpIndex counterpart_ahead(const RankProgram& rank, OpIndex op_index, const Op& of_peer, HeadRange heads) {
+    while (--op_index >= 0) {
+        const auto& op = rank.code[place_at(op_index)].op;
         const bool shares_heads = op.part.heads.begin < heads.end && heads.begin < op.part.heads.end;
         if ((op.kind == OpKind::attend || op.kind == of_peer.kind) && op.step == of_peer.step && shares_heads)
-            return is_in_fused_launch(rank, which) ? -1 : which;
+            return is_in_fused_launch(rank, op_index) ? -1 : op_index;
     }
     return -1;
 }
@@ -96,11 +96,11 @@ void pace_messages(Program& program, const std::function<bool(int rank, int peer
                 if (rank.code[i].partner >= 0 && is_kernel(rank.rank, rank.code[i].op.peer))
                     rank.code[i].paced_by = paced_by(rank, static_cast<OpIndex>(i));
     };
-    set([&](const RankProgram& rank, OpIndex which) -> OpIndex {
-        const auto& half = rank.code[place_at(which)];
+    set([&](const RankProgram& rank, OpIndex op_index) -> OpIndex {
+        const auto& half = rank.code[place_at(op_index)];
         const auto& peer = program.ranks[place_at(half.op.peer)];
         const auto* awaited = awaited_computation(peer, peer.code[place_at(half.partner)]);
-        return awaited ? counterpart_ahead(rank, which, *awaited, half.op.part.heads) : -1;
+        return awaited ? counterpart_ahead(rank, op_index, *awaited, half.op.part.heads) : -1;
     });
     if (find_deadlock(program)) set([](const RankProgram&, OpIndex) { return -1; });
 }

@@ -62,21 +62,21 @@ void match_messages(const Schedule& schedule, Program& program) {
         for (std::size_t i = 0; i < rank.operations; ++i) {
             auto& send = rank.code[i];
             if (!send.sends()) continue;
-            const auto which = static_cast<OpIndex>(i);
+            const auto op_index = static_cast<OpIndex>(i);
             const Route route{rank.rank, send.op.peer, send.op.channel};
             const auto& queue = receives[route];
             auto& count = matched[route];
-            if (count == queue.size()) fail("{} has no receive there", describe(rank.rank, which, send.op));
+            if (count == queue.size()) fail("{} has no receive there", describe(rank.rank, op_index, send.op));
             send.partner = queue[count++];
             auto& receive = program.ranks[index(send.op.peer)].code[index(send.partner)];
-            receive.partner = which;
+            receive.partner = op_index;
             send.may_arrive_early = receive.may_arrive_early;
             const bool same = receive.op.bytes == send.op.bytes && receive.op.pool == send.op.pool &&
                               receive.op.part.heads == send.op.part.heads &&
                               same_tokens(schedule, receive.op.part, send.op.part);
             if (!same)
                 fail("{}, {} bytes, is matched with {}, {} bytes; they must be of the same tokens and heads",
-                     describe(rank.rank, which, send.op), send.op.bytes,
+                     describe(rank.rank, op_index, send.op), send.op.bytes,
                      describe(send.op.peer, send.partner, receive.op), receive.op.bytes);
         }
     }
@@ -214,9 +214,9 @@ std::string describe(int rank, OpIndex index, const Op& op) {
     return text;
 }
 
-std::string describe(int rank, OpIndex which, const Instruction& instruction) {
+std::string describe(int rank, OpIndex op_index, const Instruction& instruction) {
     const auto& op = instruction.op;
-    if (!instruction.served) return describe(rank, which, op);
+    if (!instruction.served) return describe(rank, op_index, op);
     return fmt::format("rank {}: half of a fetch by rank {}, step {}", rank, op.peer, op.step);
 }
 

@@ -58,8 +58,8 @@ void check_operand(const Schedule& schedule, int rank, const Operand& operand) {
             group->tokens, part.heads.count(), tokens);
 }
 
-void check_operation(const Schedule& schedule, int rank, OpIndex which, const Op& op) {
-    for (const auto before : op.after()) require(before < which, "it waits for operation {}, a later one", before);
+void check_operation(const Schedule& schedule, int rank, OpIndex op_index, const Op& op) {
+    for (const auto before : op.after()) require(before < op_index, "it waits for operation {}, a later one", before);
     if (op.transfers()) {
         require(0 <= op.peer && op.peer < schedule.ranks() && op.peer != rank, "there is no such peer");
         require(0 <= op.channel && op.lane() < schedule.lanes(), "channel {} of {} channels", op.channel,
@@ -144,7 +144,7 @@ public:
     /// Notes that operation `which` accesses `operand`; returns the first head that the slot holds. Throws Error if the
     /// slot does not hold what is read, or if the access conflicts with that of an earlier operation and `before` does
     /// not put the two in order.
-    int use(OpIndex which, const Operand& operand, const HappensBefore& before) {
+    int use(OpIndex op_index, const Operand& operand, const HappensBefore& before) {
         const auto& [pool, number, part, access, last] = operand;
         auto& slot = slots_[index(pool)][static_cast<std::size_t>(number)];
         const bool reads = access != Access::write, writes = access != Access::read;
@@ -162,10 +162,10 @@ public:
                     number);
             if (number == 0 && !there) read_before_write_[index(pool)] = true;
         }
-        check_order(which, operand, slot, before);
+        check_order(op_index, operand, slot, before);
         if (writes) {
             std::erase_if(slot.visits, [&](const SlotAccess& visit) {
-                return before(visit.op, which) &&
+                return before(visit.op, op_index) &&
                        (visit.generation != slot.generation ||
                         (part.heads.contains(visit.where.heads) && part.tokens.begin <= visit.where.tokens.begin &&
                          visit.where.tokens.end <= part.tokens.end));
@@ -178,7 +178,7 @@ public:
             });
         if (writes && !last) slot.written.push_back(where);
         const bool never_written = number == 0 && is_input(pool);
-        if (!never_written) slot.visits.push_back({which, slot.generation, where, writes});
+        if (!never_written) slot.visits.push_back({op_index, slot.generation, where, writes});
         return slot.heads.begin;
     }
 
@@ -262,10 +262,10 @@ private:
         slot.written.clear();
     }
 
-    void check_order(OpIndex which, const Operand& operand, const Slot& slot, const HappensBefore& before) const {
+    void check_order(OpIndex op_index, const Operand& operand, const Slot& slot, const HappensBefore& before) const {
         const bool writes = operand.access != Access::read;
         for (const auto& visit : slot.visits) {
-            if (visit.op == which || (!writes && !visit.writes) || before(visit.op, which)) continue;
+            if (visit.op == op_index || (!writes && !visit.writes) || before(visit.op, op_index)) continue;
             const bool apart =
                 visit.generation == slot.generation &&
                 (!overlap(visit.where.heads, operand.part.heads) || !overlap(visit.where.tokens, operand.part.tokens));
@@ -314,25 +314,25 @@ public:
 
 private:
     void add(const Op& op) {
-        const auto which = static_cast<OpIndex>(program_.code.size());
+        const auto op_index = static_cast<OpIndex>(program_.code.size());
         auto& instruction = program_.code.emplace_back();
         instruction.op = op;
         try {
-            check_operation(schedule_, program_.rank, which, op);
+            check_operation(schedule_, program_.rank, op_index, op);
             before_.add(op);
             fused_launches_.add(op);
             const Operands operands(op, schedule_.options().pass);
-            arrival_order_.add(which, op, operands);
+            arrival_order_.add(op_index, op, operands);
             for (const auto& operand : operands) {
                 const bool is_source = op.has_source() && &operand + 1 == operands.end();
                 const bool is_first = used_.emplace(operand.pool, operand.slot).second;
                 if (op.kind == OpKind::receive)
                     instruction.may_arrive_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
-                const auto first = slots_.use(which, operand, before_);
+                const auto first = slots_.use(op_index, operand, before_);
                 (is_source ? instruction.source_first_head : instruction.first_head[index(operand.pool)]) = first;
             }
         } catch (const Error& error) {
-            fail("{}: {}", describe(program_.rank, which, op), error.what());
+            fail("{}: {}", describe(program_.rank, op_index, op), error.what());
         }
     }
 
@@ -359,8 +359,8 @@ void FusedLaunchFinder::add(const Op& op) {
     const auto self = needs_.size();
     std::size_t needs = 0;
     for (const auto before : op.after()) {
-        const auto which = static_cast<std::size_t>(before);
-        needs = std::max({needs, needs_[which], attends_[which] ? which + 1 : 0});
+        const auto op_index = static_cast<std::size_t>(before);
+        needs = std::max({needs, needs_[op_index], attends_[op_index] ? op_index + 1 : 0});
     }
     if (op.transfers()) {
         const bool is_computed = !is_input(op.pool);

@@ -21,7 +21,7 @@ class ArrivalOrder {
 public:
     explicit ArrivalOrder(int lanes) : of_lane_(static_cast<std::size_t>(lanes)) {}
 
-    void add(OpIndex which, const Op& op, const Operands& operands) {
+    void add(OpIndex op_index, const Op& op, const Operands& operands) {
         for (const auto before : op.after()) waited_for_.emplace(before, op.lane());
         for (const auto& operand : operands) {
             const auto slot = std::pair(operand.pool, operand.slot);
@@ -29,9 +29,9 @@ public:
                 // Lanes are told of once, so that a slot that takes messages all through the pass keeps few of them.
                 std::erase_if(found->second, [&](const Receive& message) {
                     auto& is_relied_on = of_lane_[static_cast<std::size_t>(message.lane)].is_relied_on;
-                    return is_relied_on = is_relied_on || !waited_for_.contains({message.which, op.lane()});
+                    return is_relied_on = is_relied_on || !waited_for_.contains({message.op_index, op.lane()});
                 });
-            if (op.kind == OpKind::receive) received_[slot].push_back({which, op.lane()});
+            if (op.kind == OpKind::receive) received_[slot].push_back({op_index, op.lane()});
         }
         if (op.kind == OpKind::receive) of_lane_[static_cast<std::size_t>(op.lane())].senders.insert(op.peer);
     }
@@ -49,7 +49,7 @@ private:
         bool is_relied_on = false;  // an operation touches a message without waiting for it
     };
     struct Receive {
-        OpIndex which;
+        OpIndex op_index;
         Lane lane;
     };
     std::vector<OfLane> of_lane_;

@@ -35,7 +35,7 @@ public:
             levels_ = std::max(levels_, level(static_cast<int>(rows.members.size()) - 1) + 1);
         }
         if (way_ == Way::one_launch) coming_ = std::max(1, levels_);
-        plan_slots();
+        add_all_slots();
     }
 
     bool is_one_launch() const override { return way_ == Way::one_launch && !backward() && !partials(); }
@@ -73,7 +73,7 @@ private:
     int coming_slot(int turn) const { return travelling_ + 1 + turn % coming_; }
     int partial_slot() const { return travelling_ > 0 ? travelling_ + coming_ + 1 : 1; }
 
-    void plan_slots() {
+    void add_all_slots() {
         const int heads = query_heads().count();
         const auto rows = largest_rows();
         if (travelling_ > 0) {

@@ -16,7 +16,7 @@ public:
                                                      : std::vector<std::string>{"Q,dO", "dQ"});
         for (int owner = 0; owner < ranks(); ++owner)
             hops_.push_back(hops_of(ranks() - 1, [&](int step) { return needs(owner, rank_at(owner, step)); }));
-        plan_slots(largest_rows(), layout().largest_shard());
+        add_all_slots(largest_rows(), layout().largest_shard());
     }
 
     Ops ops(int rank) const override {
@@ -42,7 +42,7 @@ private:
     const Hops& hops(int owner) const { return hops_[index(owner)]; }
     Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
 
-    void plan_slots(std::int64_t rows, std::int64_t keys) {
+    void add_all_slots(std::int64_t rows, std::int64_t keys) {
         const int heads = query_heads().count();
         if (partials()) add_slots(Pool::output, ranks() == 1 ? 1 : 4, heads, rows);
         if (ranks() == 1) return;

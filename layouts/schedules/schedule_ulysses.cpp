@@ -39,7 +39,7 @@ public:
             sees_.push_back(some_group(group, [&](int keys) { return pairs(group, keys) > 0; }));
             is_seen_.push_back(some_group(group, [&](int rows) { return pairs(rows, group) > 0; }));
         }
-        plan_slots();
+        add_all_slots();
     }
 
     Ops ops(int rank) const override {
@@ -95,7 +95,7 @@ private:
         return of_rows(pool) ? query_heads_of(member) : kv_heads_of(member);
     }
 
-    void plan_slots() {
+    void add_all_slots() {
         std::int64_t most_rows = 0, most_keys = 0;
         for (int group = 0; group < groups(); ++group) {
             most_rows = std::max(most_rows, block_tokens(first_rows_ + group));

@@ -52,15 +52,15 @@ void CallbackRing::done(std::uint64_t request, std::span<const std::byte> receiv
         const std::lock_guard lock(mutex_);
         const auto found = requests_.find(request);
         if (found == requests_.end()) return;
-        auto& which = found->second;
+        auto& asked = found->second;
         if (error)
-            which.error = error;
-        else if (received.size() != which.into.size())
-            which.error =
-                fmt::format("the message has {} bytes, its receiver expects {}", received.size(), which.into.size());
+            asked.error = error;
+        else if (received.size() != asked.into.size())
+            asked.error =
+                fmt::format("the message has {} bytes, its receiver expects {}", received.size(), asked.into.size());
         else if (!received.empty())
-            std::memcpy(which.into.data(), received.data(), received.size());
-        which.ended = Clock::now();
+            std::memcpy(asked.into.data(), received.data(), received.size());
+        asked.ended = Clock::now();
         news_ = true;
     }
     changed_.notify_all();
@@ -68,9 +68,9 @@ void CallbackRing::done(std::uint64_t request, std::span<const std::byte> receiv
 
 std::optional<Clock::time_point> CallbackRing::ended(std::uint64_t request) {
     const std::lock_guard lock(mutex_);
-    const auto& which = requests_.at(request);
-    require(which.error.empty(), "{}: {}", which.what, which.error);
-    const auto time = which.ended;
+    const auto& asked = requests_.at(request);
+    require(asked.error.empty(), "{}: {}", asked.what, asked.error);
+    const auto time = asked.ended;
     if (time) requests_.erase(request);
     return time;
 }

@@ -38,9 +38,9 @@ struct Piece {
 
 /// A patch cut into tiles, with what is needed to find out which tiles have visible pairs. Memory is linear in rows and
 /// keys.
-class Plan {
+class TiledPatch {
 public:
-    Plan(const Patch& patch, const BlockedOptions& options) : patch_(patch) {
+    TiledPatch(const Patch& patch, const BlockedOptions& options) : patch_(patch) {
         require(options.tile_rows > 0 && options.tile_keys > 0, "tiles of {} rows x {} keys; both must be at least 1",
                 options.tile_rows, options.tile_keys);
         const auto rows = static_cast<std::int64_t>(patch.rows.size());
@@ -142,19 +142,19 @@ void wait_for(const std::atomic<std::int64_t>& turn, std::int64_t value) {
 
 void patch_forward(const Patch& patch, Tensor& o, Lse& lse, const BlockedOptions& options) {
     const auto& problem = patch.problem;
-    const Plan plan(patch, options);
+    const TiledPatch tiled(patch, options);
     o = Tensor({size(problem.batch), patch.rows.size(), size(problem.query_heads), size(problem.value_dim)}, 0.0);
     lse = Lse({size(problem.batch), patch.rows.size(), size(problem.query_heads)});
 
     // The last rows of a causal mask see most keys. They come first, so that no thread has a long task at the end.
     const auto heads = problem.batch * problem.query_heads;
-    run_tasks(patch, options, plan.row_tiles() * heads, [&](Tile& tile, std::int64_t task) {
-        const auto i = plan.row_tiles() - 1 - task / heads;
+    run_tasks(patch, options, tiled.row_tiles() * heads, [&](Tile& tile, std::int64_t task) {
+        const auto i = tiled.row_tiles() - 1 - task / heads;
         const auto b = task % heads / problem.query_heads, h = task % problem.query_heads;
-        const auto rows = plan.rows(i);
+        const auto rows = tiled.rows(i);
         tile.begin_rows(rows.size());
-        for (auto j = plan.next_tile(i, 0); j < plan.key_tiles(); j = plan.next_tile(i, j + 1))
-            plan.for_each_piece(i, j, [&](const Piece& piece) {
+        for (auto j = tiled.next_tile(i, 0); j < tiled.key_tiles(); j = tiled.next_tile(i, j + 1))
+            tiled.for_each_piece(i, j, [&](const Piece& piece) {
                 tile.attend(operands(patch, piece, b, h), piece.rows.begin - rows.begin,
                             tokens_view(o, b, h, piece.rows));
             });
@@ -165,7 +165,7 @@ void patch_forward(const Patch& patch, Tensor& o, Lse& lse, const BlockedOptions
 void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, const Lse& delta,
                     const PatchGradients& gradients, const BlockedOptions& options) {
     const auto& problem = patch.problem;
-    const Plan plan(patch, options);
+    const TiledPatch tiled(patch, options);
     for (const auto& [gradient, like] :
          {std::pair{gradients.dq, &patch.q}, {gradients.dk, &patch.k}, {gradients.dv, &patch.v}})
         if (gradient != nullptr) *gradient = Tensor(like->shape(), 0.0);
@@ -174,23 +174,23 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
     // of key tiles (ordered accumulation), so the sum is the same for any number of threads. A task waits only for
     // tasks that started before it, so there is no deadlock.
     const auto row_tile_index = [&](std::int64_t b, std::int64_t h, std::int64_t i) {
-        return size((b * problem.query_heads + h) * plan.row_tiles() + i);
+        return size((b * problem.query_heads + h) * tiled.row_tiles() + i);
     };
     std::vector<std::atomic<std::int64_t>> next_key_tile(row_tile_index(problem.batch, 0, 0));
     for (std::int64_t b = 0; b < problem.batch; ++b)
         for (std::int64_t h = 0; h < problem.query_heads; ++h)
-            for (std::int64_t i = 0; i < plan.row_tiles(); ++i)
-                next_key_tile[row_tile_index(b, h, i)] = plan.next_tile(i, 0);
+            for (std::int64_t i = 0; i < tiled.row_tiles(); ++i)
+                next_key_tile[row_tile_index(b, h, i)] = tiled.next_tile(i, 0);
 
     const auto group = problem.query_heads_per_kv_head();
     const auto heads = problem.batch * problem.kv_heads;
-    run_tasks(patch, options, plan.key_tiles() * heads, [&](Tile& tile, std::int64_t task) {
+    run_tasks(patch, options, tiled.key_tiles() * heads, [&](Tile& tile, std::int64_t task) {
         const auto j = task / heads, b = task % heads / problem.kv_heads, g = task % problem.kv_heads;
         for (auto h = g * group; h < (g + 1) * group; ++h)
-            for (std::int64_t i = 0; i < plan.row_tiles(); ++i) {
-                if (plan.kind(i, j) == layouts::TileKind::empty) continue;
+            for (std::int64_t i = 0; i < tiled.row_tiles(); ++i) {
+                if (tiled.kind(i, j) == layouts::TileKind::empty) continue;
                 auto& turn = next_key_tile[row_tile_index(b, h, i)];
-                plan.for_each_piece(i, j, [&](const Piece& piece) {
+                tiled.for_each_piece(i, j, [&](const Piece& piece) {
                     const auto operand = operands(patch, piece, b, h);
                     const auto dout_rows = tokens_view(dout, b, h, piece.rows);
                     tile.differentiate(operand, dout_rows, rows_view(lse, b, h, piece.rows.begin),
@@ -204,7 +204,7 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
                     }
                 });
                 wait_for(turn, j);
-                turn = plan.next_tile(i, j + 1);
+                turn = tiled.next_tile(i, j + 1);
                 turn.notify_all();
             }
     });

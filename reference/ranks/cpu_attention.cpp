@@ -85,27 +85,27 @@ MatrixView<Element> rows_of(MatrixView<Element> matrix, std::int64_t begin, std:
 
 }  // namespace
 
-RowPlan plan_rows(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes) {
-    RowPlan plan{sizes.rows, {}, {}, {}};
+RowTiling tile_rows_of(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes) {
+    RowTiling tiling{sizes.rows, {}, {}, {}};
     for (const auto& run : shard)
         for (std::int64_t i = 0; i < run.count; ++i) {
-            plan.rows.push_back(mask.row(run.at(i)));
-            plan.positions.push_back(run.at(i));
+            tiling.rows.push_back(mask.row(run.at(i)));
+            tiling.positions.push_back(run.at(i));
         }
-    const auto count = static_cast<std::int64_t>(plan.rows.size());
+    const auto count = static_cast<std::int64_t>(tiling.rows.size());
     for (std::int64_t begin = 0; begin < count; begin += sizes.rows)
-        plan.tiles.push_back(layouts::row_hull(mask, shard, begin, std::min(begin + sizes.rows, count)));
-    return plan;
+        tiling.tiles.push_back(layouts::row_hull(mask, shard, begin, std::min(begin + sizes.rows, count)));
+    return tiling;
 }
 
-KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes) {
-    KeyPlan plan{{}, layouts::key_tiles(mask, shard, sizes.keys)};
+KeyTiling tile_keys_of(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes) {
+    KeyTiling tiling{{}, layouts::key_tiles(mask, shard, sizes.keys)};
     const bool all_valid = mask.all_keys_valid();
     for (const auto& run : shard)
         for (std::int64_t i = 0; i < run.count; ++i)
-            plan.positions.push_back(
+            tiling.positions.push_back(
                 all_valid || mask.key_is_valid(run.at(i)) ? run.at(i) : std::numeric_limits<std::int64_t>::max());
-    return plan;
+    return tiling;
 }
 
 template <class Real>
@@ -227,7 +227,7 @@ void BlockAttention<Real>::accumulate(const TileLocation& tile, ConstView v, con
 }
 
 template <class Real>
-void BlockAttention<Real>::forward(const RowPlan& rows, const KeyPlan& keys, Head head, ConstView q, ConstView k,
+void BlockAttention<Real>::forward(const RowTiling& rows, const KeyTiling& keys, Head head, ConstView q, ConstView k,
                                    ConstView v, const Softmax& state) {
     for (std::int64_t first = 0, tile = 0; first < q.rows; first += rows.tile_rows, ++tile) {
         const auto q_tile = rows_of(q, first, std::min(first + rows.tile_rows, q.rows));
@@ -290,17 +290,17 @@ void BlockAttention<Real>::differentiate(const TileLocation& tile, const Rows& r
 }
 
 template <class Real>
-void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, Head head, const Rows& rows, ConstView k,
-                                    ConstView v, View dk, View dv) {
+void BlockAttention<Real>::backward(const RowTiling& tiling, const KeyTiling& keys, Head head, const Rows& rows,
+                                    ConstView k, ConstView v, View dk, View dv) {
     const auto scale = static_cast<Real>(problem_.effective_scale());
-    for (std::int64_t first = 0, tile = 0; first < rows.q.rows; first += plan.tile_rows, ++tile) {
-        const auto last = std::min(first + plan.tile_rows, rows.q.rows);
+    for (std::int64_t first = 0, tile = 0; first < rows.q.rows; first += tiling.tile_rows, ++tile) {
+        const auto last = std::min(first + tiling.tile_rows, rows.q.rows);
         const auto q = rows_of(rows.q, first, last), dout = rows_of(rows.dout, first, last);
         for (const auto& columns : keys.tiles) {
-            const auto kind = classify(plan.tiles[static_cast<std::size_t>(tile)], columns);
+            const auto kind = classify(tiling.tiles[static_cast<std::size_t>(tile)], columns);
             if (kind == TileKind::empty) continue;
             const auto k_tile = rows_of(k, columns.begin, columns.end), v_tile = rows_of(v, columns.begin, columns.end);
-            const TileLocation of{head, plan, first, keys, columns};
+            const TileLocation of{head, tiling, first, keys, columns};
             score(of, kind, q, k_tile);
             differentiate(of, rows, v_tile);
             multiply_seen(1, By::keys, s_, dout, rows_of(dv, columns.begin, columns.end));

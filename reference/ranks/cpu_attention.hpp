@@ -18,21 +18,21 @@ struct TileSizes {
 };
 
 /// The keys that the query rows of a shard see, in local order and tile by tile.
-struct RowPlan {
+struct RowTiling {
     std::int64_t tile_rows = 0;
     std::vector<layouts::RowKeys> rows;
     std::vector<std::int64_t> positions;
     std::vector<layouts::RowHull> tiles;
 };
-RowPlan plan_rows(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
+RowTiling tile_rows_of(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
 
 /// Positions of a block's keys in local order, and their tiles. A key that is not valid has a position that no row
 /// sees.
-struct KeyPlan {
+struct KeyTiling {
     std::vector<std::int64_t> positions;
     std::vector<layouts::KeyTile> tiles;
 };
-KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
+KeyTiling tile_keys_of(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
 
 /// Attention of one query head's rows to one block of keys, in the arithmetic of `Real` (float or double). With a
 /// 16-bit dtype the operands of every matrix product have that type, as on a GPU: p is rounded before p*v, p and ds
@@ -62,7 +62,7 @@ public:
     };
 
     /// Adds the block to the running softmax.
-    void forward(const RowPlan& rows, const KeyPlan& keys, Head head, ConstView q, ConstView k, ConstView v,
+    void forward(const RowTiling& rows, const KeyTiling& keys, Head head, ConstView q, ConstView k, ConstView v,
                  const Softmax& state);
 
     /// Ends the running softmax: divides o by the sum and replaces the maximum by lse. Fully masked rows get 0 and
@@ -77,7 +77,7 @@ public:
     };
 
     /// Adds the contribution of this block to dq, and that of these rows to dk and dv.
-    void backward(const RowPlan& plan, const KeyPlan& keys, Head head, const Rows& rows, ConstView k, ConstView v,
+    void backward(const RowTiling& tiling, const KeyTiling& keys, Head head, const Rows& rows, ConstView k, ConstView v,
                   View dk, View dv);
 
     std::int64_t workspace_bytes() const;
@@ -86,9 +86,9 @@ private:
     /// Where a tile is: head, first row and keys.
     struct TileLocation {
         Head head;
-        const RowPlan& rows;
+        const RowTiling& rows;
         std::int64_t first_row;
-        const KeyPlan& keys;
+        const KeyTiling& keys;
         const layouts::KeyTile& columns;
     };
     void score(const TileLocation& tile, layouts::TileKind kind, ConstView q, ConstView k);

@@ -215,16 +215,18 @@ private:
 
     // ---- Plans ----
 
-    using PlanKey = std::tuple<int, std::int64_t, std::int64_t>;
-    static PlanKey key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
+    using TilingKey = std::tuple<int, std::int64_t, std::int64_t>;
+    static TilingKey key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
 
-    const RowPlan& row_plan(const Part& part) {
-        const auto [entry, is_new] = row_plans_.try_emplace(key_of(part));
-        if (is_new) entry->second = plan_rows(pass_->mask(), pass_->runs(part), options_.tiles);
+    const RowTiling& row_tiling(const Part& part) {
+        const auto [entry, is_new] = row_tilings_.try_emplace(key_of(part));
+        if (is_new) entry->second = tile_rows_of(pass_->mask(), pass_->runs(part), options_.tiles);
         return entry->second;
     }
 
-    KeyPlan key_plan(const Part& part) const { return plan_keys(pass_->mask(), pass_->runs(part), options_.tiles); }
+    KeyTiling key_tiling(const Part& part) const {
+        return tile_keys_of(pass_->mask(), pass_->runs(part), options_.tiles);
+    }
 
     // ---- Forward ----
 
@@ -235,8 +237,8 @@ private:
 
     void attend_forward(const Instruction& instruction) {
         const auto& op = instruction.op;
-        const auto& plan = row_plan(op.rows());
-        const auto keys = key_plan(op.part);
+        const auto& tiling = row_tiling(op.rows());
+        const auto keys = key_tiling(op.part);
         const auto q = place(instruction, Pool::q), kv = place(instruction, Pool::kv);
         const auto state = place(instruction, Pool::state), output = place(instruction, Pool::output);
         for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
@@ -244,7 +246,7 @@ private:
             const auto softmax = only ? whole_softmax(op.rows().tokens.size()) : this->softmax(state, head, b);
             if (op.begins) reset(softmax);
             const int kv_head = head / static_cast<int>(group());
-            attention_.forward(plan, keys, {b, head}, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
+            attention_.forward(tiling, keys, {b, head}, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
                                slots_.matrix(kv, kv_head, b, value_field), softmax);
             if (!op.ends) return;
             BlockAttention<Real>::finish(softmax);
@@ -365,8 +367,8 @@ private:
 
     void attend_backward(const Instruction& instruction) {
         const auto& op = instruction.op;
-        const auto& plan = row_plan(op.rows());
-        const auto keys = key_plan(op.part);
+        const auto& tiling = row_tiling(op.rows());
+        const auto keys = key_tiling(op.part);
         const auto q = place(instruction, Pool::q), dout = place(instruction, Pool::dout);
         const auto dq = place(instruction, Pool::dq), dkv = place(instruction, Pool::dkv);
         const auto kv = place(instruction, Pool::kv);
@@ -381,7 +383,7 @@ private:
             if (op.begins) clear(gradient);
             const auto lse = slots_.vector(dout, head, b, lse_field);
             const auto delta = slots_.vector(dout, head, b, delta_field);
-            attention_.backward(plan, keys, {b, head},
+            attention_.backward(tiling, keys, {b, head},
                                 {slots_.matrix(q, head, b), slots_.matrix(dout, head, b), lse, delta, gradient}, k, v,
                                 slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, value_field));
         });
@@ -452,7 +454,7 @@ private:
     BlockAttention<Real> attention_;
     CpuSlots<Real> slots_;
     std::optional<LatentMatrices<Real>> matrices_;
-    std::map<PlanKey, RowPlan> row_plans_;
+    std::map<TilingKey, RowTiling> row_tilings_;
     std::vector<Real> softmax_;
     std::vector<Bytes> messages_;  // by lane: message of the transfer that is under way
     Bytes exposed_;

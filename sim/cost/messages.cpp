@@ -46,9 +46,9 @@ std::vector<bool> lanes_where_arrival_order_matters(const layouts::Schedule& sch
     for (const auto rank : {0, schedule.ranks() - 1}) {
         if (!has_lane_with_several_senders(schedule, rank)) continue;
         layouts::ArrivalOrder order(schedule.lanes());
-        layouts::OpIndex which = 0;
-        for (auto ops = schedule.ops(rank); const auto* op = ops.next(); ++which)
-            order.add(which, *op, layouts::Operands(*op, schedule.options().pass));
+        layouts::OpIndex op_index = 0;
+        for (auto ops = schedule.ops(rank); const auto* op = ops.next(); ++op_index)
+            order.add(op_index, *op, layouts::Operands(*op, schedule.options().pass));
         for (std::size_t lane = 0; lane < matters.size(); ++lane)
             if (order.matters(static_cast<layouts::Lane>(lane))) matters[lane] = true;
     }

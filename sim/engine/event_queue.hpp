@@ -147,15 +147,15 @@ private:
             prefetch(lines_.data() + 4 * i + 2, 4 * sizeof(Line));
             const auto count = size_ - first < 4 ? size_ - first : 4;
             auto least = children[0];
-            std::uint32_t which = 0;
+            std::uint32_t smallest = 0;
             for (std::uint32_t child = 1; child < count; ++child) {
                 const bool less = children[child] < least;
                 least = less ? children[child] : least;
-                which = less ? child : which;
+                smallest = less ? child : smallest;
             }
             if (!(least < entry)) break;
             place(i, least);
-            i = first + which;
+            i = first + smallest;
         }
         place(i, entry);
     }

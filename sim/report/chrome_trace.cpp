@@ -129,7 +129,7 @@ private:
                 kind, span.block, process(span.rank), thread, microseconds(span.posted),
                 microseconds(span.begin - span.posted), span.op);
         event(
-            R"("ph":"X","name":"{} {}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{},"step":{},"block":{},"peer":{},"cells":{},"bytes":{}}})",
+            R"("ph":"X","name":"{} {}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{},"step":{},"block":{},"peer":{},"pairs":{},"bytes":{}}})",
             kind, span.block, kind, process(span.rank), thread, microseconds(span.begin),
             microseconds(span.end - span.begin), span.op, span.step, span.block, span.peer, span.pair_count,
             span.bytes);

@@ -109,8 +109,8 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         std::size_t group;
     };
     std::vector<FirstWorkTile> known;  // by attend
-    std::vector<Launch> up_to;     // by group of heads: time of the launch up to the group's end
-    std::vector<WorkTiles> parts;  // by group of heads: work tiles through all blocks
+    std::vector<Launch> up_to;         // by group of heads: time of the launch up to the group's end
+    std::vector<WorkTiles> parts;      // by group of heads: work tiles through all blocks
     // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = !attends.front().waits &&
                        std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.waits; });
@@ -161,14 +161,14 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
 
 KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends) : tiles_(&tiles), sms_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_tiles_of_block(attend.rows, attend.keys));
-    plan_ = tiles.plan_of(parts_);
+    launch_order_ = tiles.launch_order_of(parts_);
 }
 
-void KeyLaunch::begin(double seconds) { sms_ = ListScheduler(plan_.sharing.at_a_time, seconds); }
+void KeyLaunch::begin(double seconds) { sms_ = ListScheduler(launch_order_.sharing.at_a_time, seconds); }
 
 double KeyLaunch::end_of_next_attend(double block, double gradient, double slower) {
     double end = 0;
-    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_], plan_))
+    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_], launch_order_))
         end = std::max(end, sms_.give({slower * seconds, count}, block, gradient));
     ++next_;
     return end;

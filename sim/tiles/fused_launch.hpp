@@ -52,7 +52,7 @@ private:
     const TileModel* tiles_;
     std::vector<TileModel::KeyTiles> parts_;  // by attend
     std::size_t next_ = 0;
-    TileModel::LaunchPlan plan_;
+    TileModel::LaunchOrder launch_order_;
     ListScheduler sms_;
 };
 

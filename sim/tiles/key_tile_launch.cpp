@@ -97,19 +97,20 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTiles> parts, std:
     return layouts::fused_lockstep_order(counts, first.copies, sms / blocks).value_or(layouts::WorkTileOrder{});
 }
 
-TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTiles> parts) const {
+TileModel::LaunchOrder TileModel::launch_order_of(std::span<const KeyTiles> parts) const {
     const auto sharing = sharing_of(parts);
     return {sharing, order_of(parts, sharing.sms)};
 }
 
-std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const {
+std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& work_tiles,
+                                                      const LaunchOrder& launch_order) const {
     std::vector<WorkTileGroup> groups;
-    layouts::for_each_work_tile_run(plan.order, static_cast<std::int64_t>(work_tiles.tiles.size()), work_tiles.copies,
-                                    [&](const layouts::WorkTileRun& run) {
+    layouts::for_each_work_tile_run(launch_order.order, static_cast<std::int64_t>(work_tiles.tiles.size()),
+                                    work_tiles.copies, [&](const layouts::WorkTileRun& run) {
                                         const auto seconds = work_tile_seconds(
                                             cost_, {.tiles = work_tiles.tiles[static_cast<std::size_t>(run.work_tile)],
                                                     .heads_in_turn = work_tiles.query_heads_in_turn,
-                                                    .sms = plan.sharing.sms});
+                                                    .sms = launch_order.sharing.sms});
                                         if (groups.empty() || groups.back().seconds != seconds)
                                             groups.push_back({seconds, 0});
                                         groups.back().count += run.heads;
@@ -118,9 +119,9 @@ std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& work_tile
 }
 
 TileModel::Launch TileModel::key_launch(const KeyTiles& part, double missing) const {
-    const auto plan = plan_of({&part, 1});
-    const auto groups = in_launch_order(*part, plan);
-    Launch found{.seconds = list_schedule(groups, concurrent_work_tiles(plan.sharing, missing)),
+    const auto launch_order = launch_order_of({&part, 1});
+    const auto groups = in_launch_order(*part, launch_order);
+    Launch found{.seconds = list_schedule(groups, concurrent_work_tiles(launch_order.sharing, missing)),
                  .tiles = tile_seconds(*part)};
     for (const auto& group : groups) found.longest_work_tile = std::max(found.longest_work_tile, group.seconds);
     return found;
@@ -130,9 +131,9 @@ const TileModel::ScheduledBlock& TileModel::scheduled_block(const Part& rows, co
     auto& found = known(block_of(rows, keys), {}).scheduled;
     if (found) return *found;
     const auto part = key_tiles_of_block(rows, keys);
-    const auto plan = plan_of({&part, 1});
-    found = {in_launch_order(*part, plan), plan.sharing, 0};
-    found->seconds = list_schedule(found->groups, plan.sharing.at_a_time);
+    const auto launch_order = launch_order_of({&part, 1});
+    found = {in_launch_order(*part, launch_order), launch_order.sharing, 0};
+    found->seconds = list_schedule(found->groups, launch_order.sharing.at_a_time);
     return *found;
 }
 

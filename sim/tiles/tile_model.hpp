@@ -102,14 +102,14 @@ public:
     KeyTiles key_tiles_of_block(const Part& rows, const Part& keys);
 
     /// How a launch goes through the work tiles of its blocks.
-    struct LaunchPlan {
+    struct LaunchOrder {
         layouts::SmGroup sharing{};
         layouts::WorkTileOrder order{};  ///< of the work tiles of each block
     };
-    LaunchPlan plan_of(std::span<const KeyTiles> parts) const;
+    LaunchOrder launch_order_of(std::span<const KeyTiles> parts) const;
 
     /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
-    std::vector<WorkTileGroup> in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const;
+    std::vector<WorkTileGroup> in_launch_order(const WorkTiles& work_tiles, const LaunchOrder& launch_order) const;
 
     /// Number of blocks that were tiled one by one. For tests.
     std::size_t distinct_blocks() const { return known_.size(); }

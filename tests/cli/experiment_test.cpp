@@ -150,10 +150,10 @@ BOOST_AUTO_TEST_CASE(compare_layouts_on_the_real_input_finds_zigzag_balanced_and
     };
     // d + r f over the mean, c = 128 tokens a rank: (d + 7 f) / (d + 3.5 f), which is 2 - 1/P but for 1/c.
     const double d = 128.0 * 129 / 2, f = 128.0 * 128;
-    BOOST_TEST(number("zigzag", "balance_cells") == 1.0, boost::test_tools::tolerance(1e-12));
-    BOOST_TEST(number("contiguous", "balance_cells") == (d + 7 * f) / (d + 3.5 * f),
+    BOOST_TEST(number("zigzag", "balance_pairs") == 1.0, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(number("contiguous", "balance_pairs") == (d + 7 * f) / (d + 3.5 * f),
                boost::test_tools::tolerance(1e-12));
-    BOOST_TEST(std::abs(number("contiguous", "balance_cells") - (2 - 1.0 / 8)) < 1e-3);
+    BOOST_TEST(std::abs(number("contiguous", "balance_pairs") - (2 - 1.0 / 8)) < 1e-3);
     for (const auto* layout : {"zigzag", "contiguous"}) {
         for (const std::string pass : {"forward", "backward"}) {
             // Time is noisy; largest over mean is between 1 and the number of ranks whatever the noise.

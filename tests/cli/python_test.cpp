@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(a_record_is_read_as_the_readme_says) {
     const std::pair<std::string, std::string> readings[] = {
         {"h5py", "assert balance.shape == (2,) and (balance >= 1).all(), balance"},
         {"pandas", "assert list(table.layout) == ['zigzag', 'contiguous'] and (table.tokens == 64).all(), table"},
-        {"xarray", "assert tree['work']['cells_of_rank'].sel(rank=1).shape == (2,), tree"},
+        {"xarray", "assert tree['work']['pairs_of_rank'].sel(rank=1).shape == (2,), tree"},
     };
     for (const auto& [module, holds] : readings) {
         const auto python = python_with(module == "h5py" ? "numpy, h5py" : module + ", h5py");

@@ -57,7 +57,7 @@ Config question_config(const std::string& mask, std::int64_t tokens, int gpus) {
 
 const Advised& found(const Advice& advice, const std::string& layout, const std::string& schedule, int ranks) {
     const auto at = std::find_if(advice.all.begin(), advice.all.end(), [&](const Advised& one) {
-        return one.which.layout == layout && one.which.schedule == schedule && one.which.ranks == ranks;
+        return one.setup.layout == layout && one.setup.schedule == schedule && one.setup.ranks == ranks;
     });
     BOOST_REQUIRE(at != advice.all.end());
     return *at;
@@ -94,11 +94,11 @@ BOOST_AUTO_TEST_CASE(one_granule_more_does_not_fit_and_less_kept_is_longer) {
     const Capacity capacity{std::int64_t{20} << 30, 0, 0};
     std::int64_t before = 0;
     for (const auto* policy : {"everything", "output", "kv", "checkpoint"}) {
-        const Case which{"", "causal", "zigzag", "ring", "", 8, 0};
+        const Case setup{"", "causal", "zigzag", "ring", "", 8, 0};
         const auto keep = keeping(policy, problem, config.memory);
-        const auto longest = longest_context(which, problem, config.memory, keep, capacity);
+        const auto longest = longest_context(setup, problem, config.memory, keep, capacity);
         BOOST_TEST(longest.footprint.total() <= capacity.device);
-        auto more = which;
+        auto more = setup;
         more.tokens = longest.tokens + 16;
         const auto plan = make_plan(more, problem);
         BOOST_TEST(footprint(*plan.forward, plan.backward.get(), keep, 32, capacity).total() > capacity.device);
@@ -141,14 +141,14 @@ BOOST_AUTO_TEST_CASE(one_rank_says_what_the_simulator_says_where_all_do_the_same
     sim::SimOptions options;
     options.sharing = false;
     ringlab::tests::Combinations combinations;
-    for (const auto& algorithm : ringlab::tests::schedules_for(problem, {8})) {
-        const auto plan = make_plan({"", "full", "contiguous", algorithm, "", 8, 65536}, problem);
+    for (const auto& schedule_name : ringlab::tests::schedules_for(problem, {8})) {
+        const auto plan = make_plan({"", "full", "contiguous", schedule_name, "", 8, 65536}, problem);
         for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
             if (!combinations.take(schedule->is_rank_symmetric())) continue;
             const auto simulated = layouts::to_seconds(sim::simulate(*schedule, machine, options).makespan);
             const auto one = sim::play_one_rank(*schedule, machine, options, 3);
             BOOST_TEST(std::abs(one.seconds / simulated - 1) < 0.01,
-                       algorithm << ": " << one.seconds << " for " << simulated);
+                       schedule_name << ": " << one.seconds << " for " << simulated);
         }
     }
 }
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(a_window_makes_contiguous_blocks_or_seen_keys_win) {
     const std::vector machines{advised_machine("h200_nvswitch_copy_engine")};
     const auto advice = advice_for(question_config("window:1024,0", 65536, 8), machines);
     const auto& best = *advice.ranked().front();
-    BOOST_TEST((best.which.layout == "contiguous" || best.which.schedule == "seen"), best.name());
+    BOOST_TEST((best.setup.layout == "contiguous" || best.setup.schedule == "seen"), best.name());
 }
 
 BOOST_AUTO_TEST_CASE(a_layout_that_depends_on_the_mask_is_advised_for_packed_documents) {
@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(a_ring_in_one_launch_is_a_candidate_where_copy_engines_join
         config.sweep.ranks = {ranks};
         config.advice.budget_seconds = 0;  // what is tried, not how it ends
         const auto advice = advice_for(config, {advised_machine(machine)});
-        return std::ranges::any_of(advice.all, [](const auto& one) { return one.which.schedule == "joined-ring"; });
+        return std::ranges::any_of(advice.all, [](const auto& one) { return one.setup.schedule == "joined-ring"; });
     };
     BOOST_TEST(tried("h200_nvswitch_copy_engine", 8));
     BOOST_TEST(!tried("h200_nvswitch_nccl", 8));
@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {
     const auto advice = advice_for(config, machines);
     const auto& best = *advice.ranked().front();
     // 32 heads over 8 ranks: heads exchanged are Q, K, V and O once, where a ring moves K and V seven times.
-    BOOST_TEST(best.which.schedule == "ulysses", best.name());
+    BOOST_TEST(best.setup.schedule == "ulysses", best.name());
     BOOST_TEST(best.reason.starts_with("exposed transfer"), best.reason);
     BOOST_TEST(found(advice, "zigzag", "ring", 8).seconds() > 1.5 * best.seconds());
 }
@@ -343,7 +343,7 @@ BOOST_AUTO_TEST_CASE(the_part_of_the_memory_that_attention_takes_is_what_predict
     const std::vector machines{advised_machine("h200_nvswitch_copy_engine")};
     const auto advice = advice_for(config, machines);
     for (const auto* one : advice.ranked()) {
-        const auto plan = make_plan(one->which, problem_from(config.problem));
+        const auto plan = make_plan(one->setup, problem_from(config.problem));
         const auto alone = most_memory(*plan.forward, plan.backward.get(), memory_model("cpu", {}, false)).total();
         BOOST_TEST(one->attention_memory == alone, one->name());
         BOOST_TEST(one->memory > alone, one->name());
@@ -352,10 +352,10 @@ BOOST_AUTO_TEST_CASE(the_part_of_the_memory_that_attention_takes_is_what_predict
 
 BOOST_AUTO_TEST_CASE(what_is_better_when_asked_for_was_tried_without_being_asked) {
     const std::vector machines{quick_cluster()};
-    const auto best = [&](const std::vector<std::string>& layouts, const std::vector<std::string>& algorithms) {
+    const auto best = [&](const std::vector<std::string>& layouts, const std::vector<std::string>& schedule_names) {
         auto config = question_config("causal", 65536, 16);
         config.sweep.layouts = layouts;
-        config.sweep.schedules = algorithms;
+        config.sweep.schedules = schedule_names;
         return advice_for(config, machines).ranked().front()->seconds();
     };
     const auto by_default = best({}, {});
@@ -380,9 +380,9 @@ BOOST_DATA_TEST_CASE(estimates_are_off_by_as_much_as_is_said,
         const std::vector machines{machine};
         const auto problem = problem_from(config.problem);
         for (const auto& one : candidates({config, machines}, machine)) {
-            if (one.which.schedule == "ulysses" && problem.kv_heads % gpus != 0) continue;
+            if (one.setup.schedule == "ulysses" && problem.kv_heads % gpus != 0) continue;
             if (!ringlab::tests::runs_in_this_build(8)) continue;
-            const auto plan = make_plan(one.which, problem);
+            const auto plan = make_plan(one.setup, problem);
             const auto estimated = play_some_ranks(one, plan, {}).seconds,
                        simulated = play_all_ranks(one, plan, sim::Clock::sustained).seconds;
             const auto ratio = (simulated[0] + simulated[1]) / (estimated[0] + estimated[1]);
@@ -414,8 +414,8 @@ BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
     BOOST_TEST(advice.ranked().empty());  // the simulator is not asked for so many
     const auto estimated = advice.with(Verdict::estimated);
     BOOST_REQUIRE(!estimated.empty());
-    BOOST_TEST(estimated.front()->which.ranks == gpus);
-    BOOST_TEST(estimated.front()->which.layout == "zigzag");
+    BOOST_TEST(estimated.front()->setup.ranks == gpus);
+    BOOST_TEST(estimated.front()->setup.layout == "zigzag");
     BOOST_TEST(estimated.front()->causes.has_value());
 }
 
@@ -473,7 +473,7 @@ BOOST_AUTO_TEST_CASE(a_row_says_when_its_layout_or_schedule_was_never_measured_o
     const Question question{config, machines};
     const auto advice = advise(question);
     std::map<std::pair<std::string, std::string>, std::string> said;
-    for (const auto* one : advice.ranked()) said[{one->which.layout, one->which.schedule}] = one->margin_is_of();
+    for (const auto* one : advice.ranked()) said[{one->setup.layout, one->setup.schedule}] = one->margin_is_of();
     const decltype(said) expected{{{"zigzag", "ring"}, ""},
                                   {{"zigzag", "all-gather:4"}, " of other schedules"},
                                   {{"striped:32", "ring"}, " of other layouts"},
@@ -481,7 +481,7 @@ BOOST_AUTO_TEST_CASE(a_row_says_when_its_layout_or_schedule_was_never_measured_o
     BOOST_TEST((said == expected));
     const auto text = advice_text(advice, question);
     const auto margin = 100 * *advice.ranked().front()->margin();
-    for (const auto& [which, of] : expected)
+    for (const auto& [setup, of] : expected)
         BOOST_TEST(text.find(fmt::format(" {:.0f} %{} ", margin, of)) != std::string::npos, text);
 }
 

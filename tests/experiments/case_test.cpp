@@ -247,10 +247,10 @@ BOOST_AUTO_TEST_CASE(results_that_travel_have_a_tolerance_of_their_own) {
     one.outputs = reference::blocked_attention(one.problem, one.mask, one.inputs);
     Judge judge({.whole_tokens = 1000});
     one.by(judge);
-    const auto o_unrounded = [&](const std::string& algorithm) {
+    const auto o_unrounded = [&](const std::string& schedule_name) {
         const auto made = [&](layouts::Pass pass) {
             return layouts::make_schedule(one.problem, one.mask, layouts::make_layout("contiguous", 300, 2),
-                                          {.schedule = algorithm, .pass = pass});
+                                          {.schedule = schedule_name, .pass = pass});
         };
         return judge
             .tolerance(*made(layouts::Pass::forward), *made(layouts::Pass::backward), one.inputs, "normal", false)

@@ -27,8 +27,9 @@ Config with_arithmetic(const char* arithmetic, int steps = 9) {
 }
 
 // 61, 40 and 20 tokens: none of them divides among 4 ranks, and each crosses their borders.
-Case decoded(const std::string& layout, const std::string& algorithm, const std::string& policy = "", int rows = 1) {
-    return {"normal", "causal", layout, algorithm, policy, 4, 61, rows, false, 3};
+Case decoded(const std::string& layout, const std::string& schedule_name, const std::string& policy = "",
+             int rows = 1) {
+    return {"normal", "causal", layout, schedule_name, policy, 4, 61, rows, false, 3};
 }
 
 reference::CpuRun run_forward(const Plan& plan, const reference::Inputs& inputs, bool round_running_output = false) {
@@ -77,11 +78,11 @@ BOOST_DATA_TEST_CASE(several_new_tokens_see_their_own_sequence_up_to_themselves,
                      data::make(decode_layouts) * data::make(decode_schedules), layout, schedule) {
     if (!ringlab::tests::runs_in_this_build(8)) return;
     const auto config = with_arithmetic("fp64", 3);
-    const auto which = decoded(layout, schedule, "", 3);
-    Decoding decoding(config.problem, config.decoding, which, Decoding::Values::made);
+    const auto setup = decoded(layout, schedule, "", 3);
+    Decoding decoding(config.problem, config.decoding, setup, Decoding::Values::made);
     for (int step = 0; step < 3; ++step) {
         decoding.append(step);
-        const auto plan = decoding.plan(which, step);
+        const auto plan = decoding.plan(setup, step);
         BOOST_TEST(over_tolerance(decoding, plan, step) <= 1);
         for (int rank = 0; rank < 4; ++rank) BOOST_TEST(plan.forward->row_positions(rank).size() % 3 == 0u);
     }

@@ -31,11 +31,11 @@ std::vector<ThroughputCase> planted_rings(const std::string& transport) {
     for (const std::int64_t tokens : {512, 2048, 16384})
         for (const auto* schedule : {"ring", "joined-ring"}) {
             ThroughputCase ring{.shape = "32:8/128/bf16", .transport = transport, .kernels = "auto", .gpus = 2};
-            ring.which.mask = "causal";
-            ring.which.layout = "zigzag";  // ranks do as much, so none waits for what another one does
-            ring.which.schedule = schedule;
-            ring.which.ranks = 2;
-            ring.which.tokens = 2 * tokens;
+            ring.setup.mask = "causal";
+            ring.setup.layout = "zigzag";  // ranks do as much, so none waits for what another one does
+            ring.setup.schedule = schedule;
+            ring.setup.ranks = 2;
+            ring.setup.tokens = 2 * tokens;
             rings.push_back(ring);
         }
     return rings;

@@ -10,12 +10,12 @@
 namespace ringlab::experiments {
 namespace {
 
-/// Of predict --schedules ALGORITHM --ranks RANKS --tokens-per-rank 8192 --compute-model rate.
-Config config_of(const std::string& algorithm, int ranks) {
+/// Of predict --schedules SCHEDULE --ranks RANKS --tokens-per-rank 8192 --compute-model rate.
+Config config_of(const std::string& schedule_name, int ranks) {
     Config config;
     config.sweep.layouts = {"zigzag"};
     config.sweep.masks = {"causal"};
-    config.sweep.schedules = {algorithm};
+    config.sweep.schedules = {schedule_name};
     config.sweep.ranks = {ranks};
     config.sweep.tokens_per_rank = {8192};
     config.problem.heads = "32:8";
@@ -29,10 +29,10 @@ Config config_of(const std::string& algorithm, int ranks) {
 struct Predicted {
     explicit Predicted(const Config& given, int threads = 1)
         : config(given),
-          which(all_cases(config.sweep, config.prediction.machines, 0).front()),
-          plan(make_plan(which, problem_from(config.problem))),
+          setup(all_cases(config.sweep, config.prediction.machines, 0).front()),
+          plan(make_plan(setup, problem_from(config.problem))),
           forecast(config) {
-        forecast.add_predicted(which, plan, 1, threads);
+        forecast.add_predicted(setup, plan, 1, threads);
     }
 
     double operations() const {
@@ -46,7 +46,7 @@ struct Predicted {
     }
 
     Config config;
-    Case which;
+    Case setup;
     Plan plan;
     Forecast forecast;
 };
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(a_single_run_is_no_quicker_on_several_threads) {
     Predicted several(config, 8);
     BOOST_TEST(several.forecast.seconds() == alone);
     BOOST_TEST(several.forecast.seconds_of(0) == alone);
-    for (int i = 1; i < 100; ++i) several.forecast.add_predicted(several.which, several.plan, 1, 8);
+    for (int i = 1; i < 100; ++i) several.forecast.add_predicted(several.setup, several.plan, 1, 8);
     const auto threads = std::min(8u, std::max(1u, std::thread::hardware_concurrency()));
     BOOST_TEST(several.forecast.seconds() == 100 * alone / threads, boost::test_tools::tolerance(1e-9));
 }

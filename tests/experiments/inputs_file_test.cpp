@@ -25,7 +25,7 @@ using Shape = std::vector<std::int64_t>;
 const fs::path real_input = fs::path(RINGLAB_SOURCE_DIR) / "experiments/data/real_attention.h5";
 
 /// What a test's input file holds; each test spoils one thing.
-struct Plan {
+struct FileContents {
     Shape q{2, 10, 4, 8}, k{2, 10, 2, 8}, v{2, 10, 2, 6}, dout{2, 10, 4, 6};
     Element element = Element::fp32;
     std::vector<std::int64_t> documents = {};
@@ -36,29 +36,30 @@ struct Plan {
 
 double value_at(std::size_t i) { return static_cast<double>(i % 31) / 16 - 1; }
 
-void write_tensor(hdf5::File& file, const Plan& plan, const std::string& name, const Shape& shape) {
-    if (name == plan.without) return;
+void write_tensor(hdf5::File& file, const FileContents& contents, const std::string& name, const Shape& shape) {
+    if (name == contents.without) return;
     std::vector<double> values(
         static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>())));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_at(i);
-    if (name == plan.poisoned) values[123] = plan.poison;
-    file.make_dataset(name, plan.element, shape).write(values);
+    if (name == contents.poisoned) values[123] = contents.poison;
+    file.make_dataset(name, contents.element, shape).write(values);
 }
 
-void write_input(const fs::path& path, const Plan& plan) {
+void write_input(const fs::path& path, const FileContents& contents) {
     auto file = hdf5::File::create(path);
-    write_tensor(file, plan, "q", plan.q);
-    write_tensor(file, plan, "k", plan.k);
-    write_tensor(file, plan, "v", plan.v);
-    write_tensor(file, plan, "do", plan.dout);
-    if (!plan.documents.empty())
-        file.make_dataset("document_lengths", plan.documents, Shape{static_cast<std::int64_t>(plan.documents.size())});
+    write_tensor(file, contents, "q", contents.q);
+    write_tensor(file, contents, "k", contents.k);
+    write_tensor(file, contents, "v", contents.v);
+    write_tensor(file, contents, "do", contents.dout);
+    if (!contents.documents.empty())
+        file.make_dataset("document_lengths", contents.documents,
+                          Shape{static_cast<std::int64_t>(contents.documents.size())});
     save(file, path);
 }
 
-std::string refusal(const Plan& plan, const LoadOptions& options = {}) {
+std::string refusal(const FileContents& contents, const LoadOptions& options = {}) {
     const Folder folder;
-    write_input(folder / "input.h5", plan);
+    write_input(folder / "input.h5", contents);
     const auto text = error_of([&] { load_inputs(folder / "input.h5", options); });
     BOOST_TEST(one_line(text));
     BOOST_TEST(contains(text, "input.h5"), text);
@@ -132,7 +133,7 @@ BOOST_AUTO_TEST_CASE(a_dtype_may_be_asked_for) {
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_refused_and_named) {
-    const std::pair<Plan, const char*> wrong[] = {
+    const std::pair<FileContents, const char*> wrong[] = {
         {{.without = "k"}, "/k is missing"},
         {{.k = {2, 10, 16}}, "/k has 3 dimensions; it must have four"},
         {{.k = {2, 10, 3, 8}, .v = {2, 10, 3, 6}}, "4 heads and"},
@@ -146,7 +147,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_refused_and_named) {
         {{.documents = {4, 7}}, "sum to the 10 tokens"},
         {{.documents = {4, -1, 7}}, "holds -1"},
     };
-    for (const auto& [plan, text] : wrong) BOOST_TEST(contains(refusal(plan), text), text);
+    for (const auto& [contents, text] : wrong) BOOST_TEST(contains(refusal(contents), text), text);
     BOOST_TEST(contains(refusal({}, {.tokens = 11}), "holds 10 tokens, 11 are asked for"));
 }
 

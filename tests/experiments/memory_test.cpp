@@ -41,10 +41,10 @@ using ringlab::tests::schedules_for;
 const Names memory_schedules([] { return schedules_for(cpu_problem(layouts::DType::bf16), {4}); });
 const Names latent_schedules([] { return schedules_for(cpu_problem(layouts::DType::bf16, small_latent), {4}); });
 
-Plan cpu_plan(const std::string& algorithm, const std::string& policy, layouts::DType dtype,
+Plan cpu_plan(const std::string& schedule_name, const std::string& policy, layouts::DType dtype,
               layouts::Latent latent = {}) {
     const auto problem = cpu_problem(dtype, latent);
-    return make_plan({"", "causal", "zigzag", algorithm, policy, 4, 256}, problem);
+    return make_plan({"", "causal", "zigzag", schedule_name, policy, 4, 256}, problem);
 }
 
 /// q, k, v and do of a rank; with a latent that and its matrices, and k and v where they are expanded at home.
@@ -107,14 +107,14 @@ public:
         problem.head_dim = whole("head_dim", run);
         problem.value_dim = whole("value_dim", run);
         problem.batch = whole("batch", run);
-        const Case which{"",
+        const Case setup{"",
                          text("mask", run),
                          text("layout", run),
-                         text("algorithm", run),
+                         text("schedule", run),
                          text("policy", run),
                          static_cast<int>(whole("ranks", run)),
                          whole("tokens", run)};
-        return make_plan(which, problem);
+        return make_plan(setup, problem);
     }
 
 private:
@@ -134,16 +134,17 @@ const std::vector<std::string> layout_records{"compare_layouts_4xh200.h5", "comp
 
 BOOST_AUTO_TEST_SUITE(memory)
 
-BOOST_DATA_TEST_CASE(cpu_ranks_hold_what_is_predicted, data::make(memory_schedules), algorithm) {
+BOOST_DATA_TEST_CASE(cpu_ranks_hold_what_is_predicted, data::make(memory_schedules), schedule_name) {
     if (!ringlab::tests::runs_in_this_build(4)) return;
-    check_cpu(cpu_plan(algorithm, "", layouts::DType::bf16), policy_from("", layouts::DType::bf16), false);
-    check_cpu(cpu_plan(algorithm, "", layouts::DType::fp64), policy_from("", layouts::DType::fp64), true);
+    check_cpu(cpu_plan(schedule_name, "", layouts::DType::bf16), policy_from("", layouts::DType::bf16), false);
+    check_cpu(cpu_plan(schedule_name, "", layouts::DType::fp64), policy_from("", layouts::DType::fp64), true);
 }
 
-BOOST_DATA_TEST_CASE(cpu_ranks_with_a_latent_hold_what_is_predicted, data::make(latent_schedules), algorithm) {
+BOOST_DATA_TEST_CASE(cpu_ranks_with_a_latent_hold_what_is_predicted, data::make(latent_schedules), schedule_name) {
     if (!ringlab::tests::runs_in_this_build(4)) return;
     for (const auto dtype : {layouts::DType::bf16, layouts::DType::fp64})
-        check_cpu(cpu_plan(algorithm, "", dtype, small_latent), policy_from("", dtype), dtype == layouts::DType::fp64);
+        check_cpu(cpu_plan(schedule_name, "", dtype, small_latent), policy_from("", dtype),
+                  dtype == layouts::DType::fp64);
 }
 
 BOOST_AUTO_TEST_CASE(cpu_ranks_that_merge_partials_hold_what_is_predicted) {
@@ -157,9 +158,9 @@ BOOST_DATA_TEST_CASE(gpus_held_what_is_predicted_of_models, data::make(throughpu
     for (std::size_t run = 0; run < record.count(); ++run) {
         // Of "seen" and of short blocks of "joined-ring" these records have other schedules than today's, with other
         // slots.
-        if (record.text("kind", run) != "ring" || record.text("algorithm", run) == "seen") continue;
+        if (record.text("kind", run) != "ring" || record.text("schedule", run) == "seen") continue;
         const auto plan = record.plan(run);
-        if (record.text("algorithm", run) == "joined-ring" && plan.layout().largest_shard() < 4096) continue;
+        if (record.text("schedule", run) == "joined-ring" && plan.layout().largest_shard() < 4096) continue;
         for (int rank = 0; rank < plan.layout().ranks(); ++rank) {
             double counted = 0;
             for (const auto* part : {"inputs", "results", "slots", "work"})

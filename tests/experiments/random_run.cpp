@@ -51,8 +51,8 @@ std::vector<std::string> random_run(std::mt19937_64& random) {
     say("layouts", draw.any_of(ringlab::tests::layout_examples()));
     say("ranks", draw.any_of({"1", "2", "2", "3", "4", "4", "5", "8"}));
     const bool latent = draw.one_in(8);
-    const auto algorithm = draw.any_of(ringlab::tests::schedules_for({.query_heads = 8, .kv_heads = 4}));
-    say("schedules", (latent && draw.one_in(2) ? "expanded:" : "") + algorithm);
+    const auto schedule_name = draw.any_of(ringlab::tests::schedules_for({.query_heads = 8, .kv_heads = 4}));
+    say("schedules", (latent && draw.one_in(2) ? "expanded:" : "") + schedule_name);
     say("arithmetic", draw.any_of({"fp64", "fp64", "fp32", "fp32", "bf16", "fp16"}));
     say("policies", draw.any_of({"carry", "gradients", "partials", "running"}));
     say("heads", latent ? draw.any_of({"1:1", "2:2", "4:4"}) : draw.any_of({"1:1", "2:1", "4:2", "4:4", "4:1", "8:2"}));

@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(the_example_is_of_the_record_of_the_figure_above_and_of_tod
         std::vector<double> compute;
         for (const auto& rank : sim::simulate(*plan.forward, machine, {}).ranks)
             compute.push_back(layouts::to_seconds(rank.compute));
-        check_says(fmt::format("causal {} 8 2048 {:.3f} {:.3f} {:.3f} {:.3f}", layout, number("balance_cells"),
+        check_says(fmt::format("causal {} 8 2048 {:.3f} {:.3f} {:.3f} {:.3f}", layout, number("balance_pairs"),
                                number("balance_measured_forward"), number("balance_measured_backward"),
                                layouts::imbalance(compute)));
         std::string errors = "*";
@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(results_and_notebook_say_of_balance_and_of_contiguous_block
                                      {"zigzag", "causal zigzag P=8"},
                                      {"zigzag, packed documents", "causal+documents:input zigzag P=8"},
                                      {"fine stripes, packed documents", "causal+documents:input striped P=8"}}) {
-        std::string row = fmt::format("| {} | {:.3f} |", said, cpu.number(name, "balance_cells"));
+        std::string row = fmt::format("| {} | {:.3f} |", said, cpu.number(name, "balance_pairs"));
         for (const auto& [what, machine] : {std::pair{"measured", ""}, {"predicted", "_this_cpu"}})
             row +=
                 fmt::format(" {:.2f} / {:.2f} |", cpu.number(name, fmt::format("balance_{}_forward{}", what, machine)),

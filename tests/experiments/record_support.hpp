@@ -139,7 +139,7 @@ inline RunWriter sample_run(int number, int ranks = 8, int repeats = 3, int step
     std::vector<double> times;
     for (int i = 0; i < ranks * repeats; ++i) times.push_back(number + i * 1e-3);
     run.dataset("measured/cpu_time", times, {{"repeat", repeats}, {"rank", ranks}}, "s", "CPU time of each rank");
-    run.dataset("measured/cells", std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 1LL << 40), {"rank"}, "1",
+    run.dataset("measured/pairs", std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 1LL << 40), {"rank"}, "1",
                 "visible pairs");
     run.dataset("error/by_policy", std::vector<double>{1e-3, 2e-3}, {"policy"}, "1", "relative RMS");
     run.dataset("imbalance", std::vector<double>{1.0 + number}, {}, "1", "largest over mean");

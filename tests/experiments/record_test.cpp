@@ -54,14 +54,14 @@ BOOST_AUTO_TEST_CASE(a_run_comes_back_as_it_was_committed) {
     BOOST_TEST(times.scales() == (std::vector<std::string>{"run", "repeat", "rank"}));
     BOOST_TEST(times.doubles()[23] == 1 + 23 * 1e-3);
     BOOST_TEST(times.text("units") == "s");
-    BOOST_TEST(file.dataset("measured/cells").integers() == std::vector<std::int64_t>(8, 1LL << 40));
-    BOOST_TEST(!file.dataset("measured/cells").has("_FillValue"));
+    BOOST_TEST(file.dataset("measured/pairs").integers() == std::vector<std::int64_t>(8, 1LL << 40));
+    BOOST_TEST(!file.dataset("measured/pairs").has("_FillValue"));
     BOOST_TEST(file.dataset("names").texts() == (std::vector<std::string>{"o", "lse", "dq"}));
     BOOST_TEST(file.dataset("policy").texts() == (std::vector<std::string>{"carry", "partials"}));
     BOOST_TEST(file.dataset("runs/devices").texts() == std::vector<std::string>{"one; two"});
     BOOST_TEST(file.dataset("runs/tolerance").doubles() == std::vector<double>{1e-13});
     BOOST_TEST(file.dataset("runs/tolerance").text("description") == "what passes");
-    // cpu_time, cells, by_policy, imbalance, names; 4 columns, name and session; lengths of 4 dimensions; 17 columns of
+    // cpu_time, pairs, by_policy, imbalance, names; 4 columns, name and session; lengths of 4 dimensions; 17 columns of
     // spans, first and count; scales run, policy, rank, repeat, tensor, source, pass, span
     BOOST_TEST(check_every_dataset(file, "") == 5 + 6 + 4 + 19 + 8);
 }
@@ -75,11 +75,11 @@ BOOST_AUTO_TEST_CASE(runs_of_different_sizes_stand_side_by_side_and_what_is_miss
         run.attribute("ranks", ranks, "1", "ring size");
         if (complete) run.attribute("gpus", ranks, "1", "number of GPUs");
         std::vector<double> times;
-        std::vector<std::int64_t> cells;
+        std::vector<std::int64_t> pairs;
         for (std::int64_t i = 0; i < 2 * ranks; ++i) times.push_back(static_cast<double>(10 * ranks + i));
-        for (std::int64_t i = 0; i < ranks * ranks; ++i) cells.push_back(100 * ranks + i);
+        for (std::int64_t i = 0; i < ranks * ranks; ++i) pairs.push_back(100 * ranks + i);
         run.dataset("measured/time", times, {{"repeat", 2}, {"rank", ranks}}, "s", "x");
-        run.dataset("work/cells", cells, {{"rank", ranks}, {"owner", ranks}}, "1", "x");
+        run.dataset("work/pairs", pairs, {{"rank", ranks}, {"owner", ranks}}, "1", "x");
         for (const char* machine : {"slow", "fast"})
             if (complete || machine == std::string("fast"))
                 run.dataset("predicted/time", std::vector<double>(static_cast<std::size_t>(ranks), machine[0]),
@@ -96,10 +96,10 @@ BOOST_AUTO_TEST_CASE(runs_of_different_sizes_stand_side_by_side_and_what_is_miss
             BOOST_REQUIRE(times.size() == 2 * size);
             for (std::size_t i = 0; i < times.size(); ++i)
                 BOOST_TEST(times[i] == static_cast<double>(10 * ranks) + static_cast<double>(i));
-            const auto cells = record.numbers(name, "work/cells");
-            BOOST_REQUIRE(cells.size() == size * size);
-            for (std::size_t i = 0; i < cells.size(); ++i)
-                BOOST_TEST(cells[i] == static_cast<double>(100 * ranks) + static_cast<double>(i));
+            const auto pairs = record.numbers(name, "work/pairs");
+            BOOST_REQUIRE(pairs.size() == size * size);
+            for (std::size_t i = 0; i < pairs.size(); ++i)
+                BOOST_TEST(pairs[i] == static_cast<double>(100 * ranks) + static_cast<double>(i));
             BOOST_TEST(record.numbers(name, "predicted/time", {{"machine", "fast"}}) == std::vector<double>(size, 'f'));
             const auto slow = record.numbers(name, "predicted/time", {{"machine", "slow"}});
             for (const auto value : slow) BOOST_TEST((complete ? value == 's' : std::isnan(value)));
@@ -118,9 +118,9 @@ BOOST_AUTO_TEST_CASE(runs_of_different_sizes_stand_side_by_side_and_what_is_miss
     const auto file = open(path);
     BOOST_TEST(file.dataset("measured/time").shape() == (std::vector<std::int64_t>{3, 2, 20}));
     BOOST_TEST(std::isnan(file.dataset("measured/time").doubles()[2]));
-    const auto cells = file.dataset("work/cells"), gpus = file.dataset("runs/gpus"), ranks = file.dataset("runs/ranks");
-    BOOST_TEST(cells.has("_FillValue"));
-    BOOST_TEST(cells.integers()[2] == std::numeric_limits<std::int64_t>::min());
+    const auto pairs = file.dataset("work/pairs"), gpus = file.dataset("runs/gpus"), ranks = file.dataset("runs/ranks");
+    BOOST_TEST(pairs.has("_FillValue"));
+    BOOST_TEST(pairs.integers()[2] == std::numeric_limits<std::int64_t>::min());
     BOOST_TEST(gpus.integers() == (std::vector<std::int64_t>{2, std::numeric_limits<std::int64_t>::min(), 3}));
     BOOST_TEST(gpus.has("_FillValue"));
     BOOST_TEST(!ranks.has("_FillValue"));
@@ -274,7 +274,7 @@ BOOST_AUTO_TEST_CASE(h5py_finds_units_descriptions_dimensions_and_enumerations,
     put_bytes(script, R"(
 import sys, h5py, numpy as np
 f = h5py.File(sys.argv[1], 'r')
-assert f.attrs['ringlab_schema'] == 3 and isinstance(f.attrs['experiment'], str)
+assert f.attrs['ringlab_schema'] == 4 and isinstance(f.attrs['experiment'], str)
 assert f['run'].asstr()[()].tolist() == ['a', 'b']
 assert f['provenance/0'].attrs['date'] == '2024-01-01T00:00:00Z'
 datasets = 0

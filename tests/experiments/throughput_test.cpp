@@ -108,15 +108,15 @@ BOOST_AUTO_TEST_CASE(rings_follow_the_same_work_on_one_gpu_size_by_size) {
     for (const auto& one : cases)
         kinds.push_back(one.kind == Kind::ceilings    ? "ceilings"
                         : one.kind == Kind::same_work ? "same"
-                        : one.kind == Kind::ring      ? one.transport + " " + one.which.layout
+                        : one.kind == Kind::ring      ? one.transport + " " + one.setup.layout
                                                       : "device");
     const std::vector<std::string> expected{"ceilings",     "same",         "copy zigzag", "copy striped",
                                             "nccl zigzag",  "nccl striped", "same",        "copy zigzag",
                                             "copy striped", "nccl zigzag",  "nccl striped"};
     BOOST_TEST(kinds == expected, boost::test_tools::per_element());
-    BOOST_TEST(cases[1].which.tokens == 4096);
+    BOOST_TEST(cases[1].setup.tokens == 4096);
     BOOST_TEST(cases[1].group().replicas == 4);
-    BOOST_TEST(cases[2].which.tokens == 8192);
+    BOOST_TEST(cases[2].setup.tokens == 8192);
     BOOST_TEST(cases[2].group().ring == 4);
     BOOST_TEST(cases[2].name() == "causal zigzag P=4 S=8192 ring 32:8_128_bf16 copy auto");
 }
@@ -256,17 +256,17 @@ BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
     passes.backward = even_samples(5, 4, 4e-3);
     passes.memory.assign(4, {});
     const auto cases = cases_of(config);
-    for (const auto& which : cases) {
-        if (which.kind == Kind::ceilings) timed.add_ceilings({});
-        if (which.kind == Kind::device) timed.add(which, calls);
-        if (which.kind == Kind::ring) timed.add(which, passes);
+    for (const auto& setup : cases) {
+        if (setup.kind == Kind::ceilings) timed.add_ceilings({});
+        if (setup.kind == Kind::device) timed.add(setup, calls);
+        if (setup.kind == Kind::ring) timed.add(setup, passes);
     }
-    const auto size = [&](const ThroughputCase& which, const char* dataset) {
-        return timed.record.has(which.name(), dataset) ? timed.record.numbers(which.name(), dataset).size() : 0;
+    const auto size = [&](const ThroughputCase& setup, const char* dataset) {
+        return timed.record.has(setup.name(), dataset) ? timed.record.numbers(setup.name(), dataset).size() : 0;
     };
-    for (const auto& which : cases) {
-        BOOST_TEST(size(which, "calls/forward/seconds") == (which.kind == Kind::device ? 3u : 0u), which.name());
-        BOOST_TEST(size(which, "measured/backward/seconds") == (which.kind == Kind::ring ? 20u : 0u), which.name());
+    for (const auto& setup : cases) {
+        BOOST_TEST(size(setup, "calls/forward/seconds") == (setup.kind == Kind::device ? 3u : 0u), setup.name());
+        BOOST_TEST(size(setup, "measured/backward/seconds") == (setup.kind == Kind::ring ? 20u : 0u), setup.name());
     }
 }
 

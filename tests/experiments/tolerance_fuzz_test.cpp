@@ -75,18 +75,18 @@ Share share_of(const Verdict& errors, const Tolerance& allowed) {
 /// Executes and judges the one case of `config`.
 Share run(const Config& config) {
     Source source(config.problem, config.sweep.inputs, config.execution.replicas);
-    const auto which = all_cases(config.sweep, config.prediction.machines, source.tokens()).front();
-    const auto plan = make_plan(which, source.inspect(which.input).problem);
-    const auto policy = policy_from(which.policy, plan.problem.dtype);
-    const auto& inputs = source.get(which, plan.problem).front().inputs;
-    const auto backend = make_backend(config.execution, {{which.ranks}, config.problem.arithmetic});
+    const auto setup = all_cases(config.sweep, config.prediction.machines, source.tokens()).front();
+    const auto plan = make_plan(setup, source.inspect(setup.input).problem);
+    const auto policy = policy_from(setup.policy, plan.problem.dtype);
+    const auto& inputs = source.get(setup, plan.problem).front().inputs;
+    const auto backend = make_backend(config.execution, {{setup.ranks}, config.problem.arithmetic});
     const auto one = std::move(
-        backend->run(plan, {.ring = which.ranks}, judged_options(config.execution, policy, std::span(&inputs, 1), 1))
+        backend->run(plan, {.ring = setup.ranks}, judged_options(config.execution, policy, std::span(&inputs, 1), 1))
             .front());
     Judge judge({.whole_tokens = config.judging.limit});
-    const auto errors = judge(plan.problem, plan.mask(), inputs, which.input, one.outputs, one.o_unrounded);
+    const auto errors = judge(plan.problem, plan.mask(), inputs, setup.input, one.outputs, one.o_unrounded);
     return share_of(errors,
-                    judge.tolerance(*plan.forward, *plan.backward, inputs, which.input, policy.running_output_rounded));
+                    judge.tolerance(*plan.forward, *plan.backward, inputs, setup.input, policy.running_output_rounded));
 }
 
 }  // namespace

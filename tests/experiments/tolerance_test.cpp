@@ -54,18 +54,18 @@ class Model {
 public:
     explicit Model(const std::string& arithmetic) : arithmetic_(arithmetic) {}
 
-    Tolerance allowed(const Case& which) {
-        if (!judge_ || config_.sweep.inputs != std::vector{which.input}) {
-            config_.sweep.inputs = {which.input};
+    Tolerance allowed(const Case& setup) {
+        if (!judge_ || config_.sweep.inputs != std::vector{setup.input}) {
+            config_.sweep.inputs = {setup.input};
             config_.problem.arithmetic = arithmetic_;
             config_.problem.heads = "4:2";
             source_.emplace(config_.problem, config_.sweep.inputs, config_.execution.replicas);
-            judge_.emplace(JudgeLimits{.whole_tokens = which.tokens});
+            judge_.emplace(JudgeLimits{.whole_tokens = setup.tokens});
         }
-        const auto& inputs = source_->get(which, {.tokens = which.tokens});
-        const auto plan = make_plan(which, inputs[0].problem, inputs[0].document_lengths);
-        return judge_->tolerance(*plan.forward, *plan.backward, inputs[0].inputs, which.input,
-                                 policy_from(which.policy, plan.problem.dtype).running_output_rounded);
+        const auto& inputs = source_->get(setup, {.tokens = setup.tokens});
+        const auto plan = make_plan(setup, inputs[0].problem, inputs[0].document_lengths);
+        return judge_->tolerance(*plan.forward, *plan.backward, inputs[0].inputs, setup.input,
+                                 policy_from(setup.policy, plan.problem.dtype).running_output_rounded);
     }
 
 private:
@@ -89,11 +89,11 @@ BOOST_DATA_TEST_CASE(records_of_bf16_errors_lie_within_it,
     Model model("bf16");
     for (const auto& [file, ranks] : {std::pair{"bf16_error_cpu.h5", 16}, {"bf16_error_h200.h5", 8}}) {
         if (!ringlab::tests::runs_in_this_build(10)) continue;
-        const Case which{input, "causal", layout, "ring", policy, ranks, 2048};
-        BOOST_TEST_CONTEXT(file << ", " << which.name()) {
-            const auto allowed = model.allowed(which);
-            const auto rms = errors_in(file, "judged/relative_rms").at(which.name());
-            const auto largest = errors_in(file, "judged/max_relative").at(which.name());
+        const Case setup{input, "causal", layout, "ring", policy, ranks, 2048};
+        BOOST_TEST_CONTEXT(file << ", " << setup.name()) {
+            const auto allowed = model.allowed(setup);
+            const auto rms = errors_in(file, "judged/relative_rms").at(setup.name());
+            const auto largest = errors_in(file, "judged/max_relative").at(setup.name());
             for (std::size_t i = 0; i < rms.size(); ++i) BOOST_TEST_CONTEXT(judged_tensors[i]) {
                     BOOST_TEST(rms[i] <= allowed.relative_rms[i]);
                     BOOST_TEST(largest[i] <= allowed.max_relative[i]);
@@ -104,8 +104,8 @@ BOOST_DATA_TEST_CASE(records_of_bf16_errors_lie_within_it,
 }
 
 /// Partials and running outputs take the model a second a case: all of theirs by hand, RINGLAB_TEST_ALL_RECORDS=1.
-bool is_left_out(const Case& which) {
-    return !which.policy.empty() && which.policy != "carry" && !std::getenv("RINGLAB_TEST_ALL_RECORDS");
+bool is_left_out(const Case& setup) {
+    return !setup.policy.empty() && setup.policy != "carry" && !std::getenv("RINGLAB_TEST_ALL_RECORDS");
 }
 
 BOOST_DATA_TEST_CASE(every_case_of_the_records_lies_within_it,
@@ -117,17 +117,17 @@ BOOST_DATA_TEST_CASE(every_case_of_the_records_lies_within_it,
     BOOST_TEST(rms.size() == static_cast<std::size_t>(cases));
     std::map<std::string, std::vector<Case>> by_input_and_mask;
     for (const auto& [name, errors] : rms)
-        if (const auto which = case_of(name); !is_left_out(which))
-            by_input_and_mask[which.input + " " + which.mask].push_back(which);
+        if (const auto setup = case_of(name); !is_left_out(setup))
+            by_input_and_mask[setup.input + " " + setup.mask].push_back(setup);
     Model model(arithmetic);
     for (const auto& [input_and_mask, alike] : by_input_and_mask)
-        for (const auto& which : alike) {
+        for (const auto& setup : alike) {
             if (!ringlab::tests::runs_in_this_build(64)) continue;
-            const auto allowed = model.allowed(which);
-            for (std::size_t i = 0; i < rms.at(which.name()).size(); ++i) {
-                const auto what = which.name() + ", " + judged_tensors[i];
-                BOOST_TEST(rms.at(which.name()).at(i) <= allowed.relative_rms[i], what);
-                BOOST_TEST(largest.at(which.name()).at(i) <= allowed.max_relative[i], what);
+            const auto allowed = model.allowed(setup);
+            for (std::size_t i = 0; i < rms.at(setup.name()).size(); ++i) {
+                const auto what = setup.name() + ", " + judged_tensors[i];
+                BOOST_TEST(rms.at(setup.name()).at(i) <= allowed.relative_rms[i], what);
+                BOOST_TEST(largest.at(setup.name()).at(i) <= allowed.max_relative[i], what);
             }
         }
 }

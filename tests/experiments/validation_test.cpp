@@ -338,10 +338,10 @@ BOOST_AUTO_TEST_CASE(the_results_say_the_errors_of_today_beside_those_of_naive_g
                 };
                 const auto [rings, found] = errors(counts, with_warm);
                 const auto model = score(found.model).mean, naive = score(found.serial).mean;
-                const auto which = gpus + " " + transport;
+                const auto machine_and_transport = gpus + " " + transport;
                 if (!with_warm) {
-                    BOOST_TEST((model < naive) == (which != naive_is_better), which);
-                    BOOST_TEST(100 * model < most_said.at(which) + half_a_digit, which);
+                    BOOST_TEST((model < naive) == (machine_and_transport != naive_is_better), machine_and_transport);
+                    BOOST_TEST(100 * model < most_said.at(machine_and_transport) + half_a_digit, machine_and_transport);
                 }
                 row += fmt::format(" {:.1f} % ({:.1f} %) |", 100 * model, 100 * naive);
             }
@@ -391,7 +391,7 @@ BOOST_AUTO_TEST_CASE(measured_rings_of_two_processors_are_predicted_as_well_as_e
     const auto machine = sim::load_machine(folder + "machines/2cpus_calibrated.toml");
     std::vector<double> errors, balances;
     for (const auto& ring : measured_rings(folder + "results/validate_2cpus.h5")) {
-        const auto plan = make_plan(ring.which);
+        const auto plan = make_plan(ring.timed);
         for (const auto pass : both_passes) {
             std::vector<double> compute;
             for (const auto& rank :

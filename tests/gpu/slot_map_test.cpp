@@ -57,8 +57,8 @@ struct MappedPass {
 /// Calls visit(byte, bytes of it) for every element of a place, in an order that does not depend on where it lies.
 template <class Visit>
 void for_each_element(const gpu::SlotMap& map, const gpu::Frame& frame, const Place& place, Visit visit) {
-    for (std::size_t which = 0; which < map.fields(frame.pool); ++which) {
-        const auto field = map.field(frame, place, which);
+    for (std::size_t direction = 0; direction < map.fields(frame.pool); ++direction) {
+        const auto field = map.field(frame, place, direction);
         const auto bytes = layouts::bytes_of(field.dtype);
         for (std::int64_t b = 0; b < field.extent.batch; ++b)
             for (std::int64_t t = 0; t < field.extent.tokens; ++t)
@@ -114,8 +114,8 @@ void check_messages(const std::string& schedule, int ranks, bool served) {
             const RingCase c{awkward_problem(), "window:17,3", layout, schedule, ranks, accumulation};
             BOOST_TEST_CONTEXT(c) {
                 const auto passes = make_passes(c);
-                for (const auto which : {Pass::forward, Pass::backward}) {
-                    const MappedPass pass(passes, which, served, {});
+                for (const auto direction : {Pass::forward, Pass::backward}) {
+                    const MappedPass pass(passes, direction, served, {});
                     for (const auto& rank : pass.program.ranks)
                         for (const auto& instruction : rank.code) {
                             const auto& op = instruction.op;
@@ -128,15 +128,15 @@ void check_messages(const std::string& schedule, int ranks, bool served) {
                             if (fetches) {
                                 auto there = own_place(pass.schedule, op.peer, op.pool);
                                 there.heads = op.part.heads;
-                                BOOST_TEST(misplaced(peer, peer.frame(which, there), there, own, own.frame(which, here),
-                                                     here, pieces) == 0);
+                                BOOST_TEST(misplaced(peer, peer.frame(direction, there), there, own,
+                                                     own.frame(direction, here), here, pieces) == 0);
                                 continue;
                             }
                             const auto& receive = pass.program.ranks[static_cast<std::size_t>(op.peer)]
                                                       .code[static_cast<std::size_t>(instruction.partner)];
                             const auto there = place_of(pass.schedule, receive, op.pool);
-                            BOOST_TEST(misplaced(own, own.message_frame(which, here), here, peer,
-                                                 peer.message_frame(which, there), there, pieces) == 0);
+                            BOOST_TEST(misplaced(own, own.message_frame(direction, here), here, peer,
+                                                 peer.message_frame(direction, there), there, pieces) == 0);
                             BOOST_TEST((message_pieces(pass.schedule, pass.program, receive, peer, own) == pieces));
                         }
                 }
@@ -158,8 +158,8 @@ BOOST_DATA_TEST_CASE(slots_of_a_pass_do_not_overlap, data::make(schedule_names) 
     for (const auto accumulation : {layouts::Accumulation::carry, layouts::Accumulation::partials}) {
         const RingCase c{awkward_problem(), "causal", "zigzag", schedule, 4, accumulation};
         const auto passes = make_passes(c);
-        for (const auto which : {Pass::forward, Pass::backward}) {
-            const MappedPass pass(passes, which, false, {.round_results = rounds});
+        for (const auto direction : {Pass::forward, Pass::backward}) {
+            const MappedPass pass(passes, direction, false, {.round_results = rounds});
             const auto& map = pass.map(1);
             std::map<std::size_t, std::size_t> taken;  // begin and end
             int overlaps = 0;
@@ -177,21 +177,21 @@ BOOST_DATA_TEST_CASE(slots_of_a_pass_do_not_overlap, data::make(schedule_names) 
                 }
             };
             const auto own = [&](Pool pool) { return own_place(pass.schedule, 1, pool); };
-            for (const auto pool : {Pool::q, Pool::kv, Pool::output}) take(map.frame(which, own(pool)), own(pool));
-            if (which == Pass::backward)
-                for (const auto pool : {Pool::dout, Pool::dkv}) take(map.frame(which, own(pool)), own(pool));
+            for (const auto pool : {Pool::q, Pool::kv, Pool::output}) take(map.frame(direction, own(pool)), own(pool));
+            if (direction == Pass::backward)
+                for (const auto pool : {Pool::dout, Pool::dkv}) take(map.frame(direction, own(pool)), own(pool));
             std::map<Pool, int> slot;
             for (const auto& group : pass.schedule.slots())
                 for (int i = 0; i < group.count; ++i) {
                     const Place place{group.pool,   ++slot[group.pool], 0,
                                       group.tokens, {0, group.heads},   {0, group.tokens}};
-                    take(map.frame(which, place), place);
+                    take(map.frame(direction, place), place);
                 }
             BOOST_TEST_CONTEXT(c) { BOOST_TEST(overlaps == 0); }
             // The state's output is the one exception: it lies where the result will be.
-            if (which == Pass::forward && accumulation == layouts::Accumulation::carry)
-                BOOST_TEST(map.frame(which, own(Pool::state)).begins[0] ==
-                           map.frame(which, own(Pool::output)).begins[0]);
+            if (direction == Pass::forward && accumulation == layouts::Accumulation::carry)
+                BOOST_TEST(map.frame(direction, own(Pool::state)).begins[0] ==
+                           map.frame(direction, own(Pool::output)).begins[0]);
         }
     }
 }
@@ -199,8 +199,8 @@ BOOST_DATA_TEST_CASE(slots_of_a_pass_do_not_overlap, data::make(schedule_names) 
 BOOST_AUTO_TEST_CASE(whole_blocks_of_keys_are_one_piece) {
     const RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
     const auto passes = make_passes(c);
-    for (const auto which : {Pass::forward, Pass::backward}) {
-        const MappedPass pass(passes, which, false, {});
+    for (const auto direction : {Pass::forward, Pass::backward}) {
+        const MappedPass pass(passes, direction, false, {});
         for (const auto& rank : pass.program.ranks)
             for (const auto& instruction : rank.code) {
                 if (!instruction.op.transfers()) continue;

@@ -46,7 +46,7 @@ private:
 
 constexpr std::int64_t tokens = 48, query_heads = 4, kv_heads = 2, dim = 16;
 
-std::shared_ptr<RingPlan> make_plan(ReadyRing& ring, int ranks, const std::string& algorithm,
+std::shared_ptr<RingPlan> make_plan(ReadyRing& ring, int ranks, const std::string& schedule_name,
                                     const std::string& spec = "causal", std::int64_t shard_tokens = tokens) {
     layouts::Problem problem;
     problem.tokens = shard_tokens * ranks;
@@ -56,7 +56,7 @@ std::shared_ptr<RingPlan> make_plan(ReadyRing& ring, int ranks, const std::strin
     const auto mask = layouts::make_mask(spec, problem.tokens);
     const auto layout = layouts::make_layout("zigzag", problem.tokens, ranks);
     layouts::ScheduleOptions how;
-    how.schedule = algorithm;
+    how.schedule = schedule_name;
     auto forward = make_schedule(problem, mask, layout, how);
     how.pass = Pass::backward;
     auto backward = make_schedule(problem, mask, layout, how);
@@ -171,9 +171,9 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
                      data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
                                  "joined-merge", "joined-ring:steps"}) *
                          data::make({1, 2, 3}),
-                     algorithm, ranks) {
+                     schedule_name, ranks) {
     const int wrong = wrong_on_ranks(ranks, [&](RingMember& own) {
-        const auto plan = make_plan(own.ring, ranks, algorithm);
+        const auto plan = make_plan(own.ring, ranks, schedule_name);
         std::array<Seen, 12> seen;
         for (auto& step : seen) own.take_a_step(plan, step);
         return missing(own, seen);
@@ -184,9 +184,9 @@ BOOST_DATA_TEST_CASE(passes_follow_each_other_without_a_word_between_hosts,
 // Each costs the host time. Of two ranks' forward pass: where it begins and ends on the caller's stream, where messages
 // may begin and end, and where the pass ends.
 BOOST_DATA_TEST_CASE(a_pass_records_events_only_where_something_waits_for_them,
-                     data::make({"ring", "joined-ring:steps"}), algorithm) {
+                     data::make({"ring", "joined-ring:steps"}), schedule_name) {
     const int wrong = wrong_on_ranks(2, [&](RingMember& own) {
-        const auto plan = make_plan(own.ring, 2, algorithm);
+        const auto plan = make_plan(own.ring, 2, schedule_name);
         own.run(plan, Pass::forward);
         const int before = tests::events_recorded();
         own.run(plan, Pass::forward);
@@ -215,9 +215,9 @@ BOOST_DATA_TEST_CASE(plans_of_a_ring_take_turns_in_the_same_memory, data::make({
         std::int64_t held = 0;
         int changes = 0;
         for (std::size_t step = 0; step < seen.size(); ++step) {
-            const std::array algorithms{"pull", "ring", "pass-q"};
+            const std::array schedule_names{"pull", "ring", "pass-q"};
             const auto cut = static_cast<std::int64_t>(7 + 5 * (step % 4));
-            const auto plan = make_plan(own.ring, ranks, algorithms.at(step % algorithms.size()),
+            const auto plan = make_plan(own.ring, ranks, schedule_names.at(step % schedule_names.size()),
                                         fmt::format("causal+documents:{},{}", cut, tokens * ranks - cut));
             own.take_a_step(plan, seen.at(step));
             const auto now = own.ring.held().device;

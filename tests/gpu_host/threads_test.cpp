@@ -32,7 +32,7 @@ struct Passes {
     std::unique_ptr<layouts::Schedule> forward, backward;
 };
 
-Passes make_passes(const std::string& algorithm, int ranks, const std::string& mask_name = "causal",
+Passes make_passes(const std::string& schedule_name, int ranks, const std::string& mask_name = "causal",
                    const std::string& layout_name = "zigzag") {
     layouts::Problem problem;
     problem.tokens = 48 * ranks;
@@ -42,7 +42,7 @@ Passes make_passes(const std::string& algorithm, int ranks, const std::string& m
     const auto mask = layouts::make_mask(mask_name, problem.tokens);
     const auto layout = layouts::make_layout(layout_name, problem.tokens, ranks);
     layouts::ScheduleOptions how;
-    how.schedule = algorithm;
+    how.schedule = schedule_name;
     Passes passes;
     passes.forward = make_schedule(problem, mask, layout, how);
     how.pass = Pass::backward;
@@ -123,23 +123,23 @@ BOOST_DATA_TEST_CASE(ranks_of_every_kind_of_schedule_come_to_an_end,
                                  "joined-ring:1", "joined-merge"}) *
                          data::make({2, 3, 4}) *
                          data::make({static_cast<int>(TransportKind::copy), static_cast<int>(TransportKind::loopback)}),
-                     algorithm, ranks, kind) {
-    const auto ring = run_ring(make_passes(algorithm, ranks), options_for(static_cast<TransportKind>(kind), ranks));
+                     schedule_name, ranks, kind) {
+    const auto ring = run_ring(make_passes(schedule_name, ranks), options_for(static_cast<TransportKind>(kind), ranks));
     BOOST_TEST(ring.forward.seconds.size() == 3u);
     BOOST_TEST(ring.backward.timelines.size() == 3u);
     BOOST_TEST(ring.backward.timelines.at(0).spans.size() > 0u);
 }
 
 BOOST_DATA_TEST_CASE(a_pass_that_is_one_launch_needs_no_copy_engine, data::make({2, 3, 4}), ranks) {
-    for (const std::string algorithm : {"merge", "joined-merge"}) {
-        auto passes = make_passes(algorithm, ranks);
+    for (const std::string schedule_name : {"merge", "joined-merge"}) {
+        auto passes = make_passes(schedule_name, ranks);
         passes.backward.reset();
         Counts counts;
         auto options = options_for(TransportKind::copy, ranks);
         options.timeout = std::chrono::seconds(10);
         const auto ring = run_ring(passes, options, counting(make_copy_fabric, counts));
         BOOST_TEST(ring.forward.timelines.at(0).spans.size() > 0u);
-        BOOST_TEST((counts.sent == 0) == (algorithm == "joined-merge"));
+        BOOST_TEST((counts.sent == 0) == (schedule_name == "joined-merge"));
     }
 }
 
@@ -149,9 +149,9 @@ BOOST_DATA_TEST_CASE(messages_between_hosts_go_over_a_fabric_of_their_own,
                      data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
                                  "joined-ring:1", "joined-merge"}) *
                          data::make({2, 3, 4}),
-                     algorithm, ranks) {
+                     schedule_name, ranks) {
     const tests::PretendedHosts hosts(2);
-    const auto passes = make_passes(algorithm, ranks);
+    const auto passes = make_passes(schedule_name, ranks);
     Counts counts;
     std::atomic<bool> inside = false;
     auto options = options_for(TransportKind::mixed, ranks);
@@ -279,8 +279,8 @@ BOOST_AUTO_TEST_CASE(rings_that_each_lie_in_one_host_do_not_go_over_hosts) {
 
 // `calibrate` times messages and the host like this.
 BOOST_DATA_TEST_CASE(messages_travel_where_next_to_nothing_is_seen,
-                     data::make({"ring", "all-gather", "pull"}) * data::make({2, 4}), algorithm, ranks) {
-    const auto passes = make_passes(algorithm, ranks, fmt::format("valid:0-{}", ranks), "striped");
+                     data::make({"ring", "all-gather", "pull"}) * data::make({2, 4}), schedule_name, ranks) {
+    const auto passes = make_passes(schedule_name, ranks, fmt::format("valid:0-{}", ranks), "striped");
     auto options = options_for(TransportKind::copy, ranks);
     options.warm_up = 4;
     options.repeats = 12;

@@ -15,11 +15,11 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-std::unique_ptr<Schedule> made(const std::string& algorithm, Pass pass, const std::string& mask = "full",
+std::unique_ptr<Schedule> made(const std::string& schedule_name, Pass pass, const std::string& mask = "full",
                                const std::string& layout = "contiguous", int ranks = 4) {
     const Problem problem{.batch = 2, .tokens = 48, .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
     return make_schedule(problem, make_mask(mask, 48), make_layout(layout, 48, ranks),
-                         {.schedule = algorithm, .pass = pass});
+                         {.schedule = schedule_name, .pass = pass});
 }
 
 bool is(const Op& op, OpKind kind, int step) { return op.kind == kind && op.step == step; }
@@ -71,8 +71,8 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
 }
 
 BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {
-    for (const auto& algorithm : algorithms_of_4_ranks) {
-        const auto schedule = made(algorithm, Pass::backward);
+    for (const auto& schedule_name : schedule_names_of_4_ranks) {
+        const auto schedule = made(schedule_name, Pass::backward);
         const auto program = resolve(*schedule);
         std::size_t messages = 0;
         for (const auto& rank : program.ranks)
@@ -87,13 +87,13 @@ BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {
                 BOOST_TEST(other.op.bytes == one.op.bytes);
                 ++messages;
             }
-        BOOST_TEST(messages > 0u, algorithm);
+        BOOST_TEST(messages > 0u, schedule_name);
     }
 }
 
 BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
-    const auto check = [](const std::string& algorithm, Pass pass, const auto& expected) {
-        const auto schedule = made(algorithm, pass, "full", "zigzag");
+    const auto check = [](const std::string& schedule_name, Pass pass, const auto& expected) {
+        const auto schedule = made(schedule_name, pass, "full", "zigzag");
         const auto program = resolve(*schedule);
         for (const auto& rank : program.ranks)
             for (const auto& one : rank.code) {
@@ -144,8 +144,8 @@ BOOST_AUTO_TEST_CASE(a_message_travels_beside_its_senders_next_attend) {
 
 // What comes before the only attend hides nothing, of what comes in turns the first.
 BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_travels_beside_none) {
-    const auto beside = [](const char* algorithm, Pass pass = Pass::forward) {
-        const auto program = resolve(*made(algorithm, pass));
+    const auto beside = [](const char* schedule_name, Pass pass = Pass::forward) {
+        const auto program = resolve(*made(schedule_name, pass));
         std::vector<bool> any;  // of a rank's messages
         for (const auto& one : program.ranks[1].code)
             if (one.receives()) any.push_back(one.overlapped_flop > 0);
@@ -196,12 +196,12 @@ BOOST_AUTO_TEST_CASE(only_messages_that_are_kernels_are_paced) {
 }
 
 BOOST_AUTO_TEST_CASE(paced_programs_come_to_an_end_and_joined_attends_pace_nothing) {
-    for (const auto& algorithm : algorithms_of_4_ranks)
+    for (const auto& schedule_name : schedule_names_of_4_ranks)
         for (const std::string layout : {"contiguous", "zigzag"})
             for (const std::string mask : {"full", "causal"}) {
-                auto program = resolve(*made(algorithm, Pass::backward, mask, layout), Fetches::served);
+                auto program = resolve(*made(schedule_name, Pass::backward, mask, layout), Fetches::served);
                 pace_messages(program);
-                BOOST_TEST(!find_deadlock(program).has_value(), algorithm << ' ' << layout << ' ' << mask);
+                BOOST_TEST(!find_deadlock(program).has_value(), schedule_name << ' ' << layout << ' ' << mask);
                 for (const auto& rank : program.ranks)
                     for (const auto& join : rank.fused_launches)
                         for (const auto& one : rank.code)
@@ -254,9 +254,9 @@ BOOST_AUTO_TEST_CASE(a_served_fetch_is_a_message_of_its_owner) {
 }
 
 BOOST_AUTO_TEST_CASE(what_has_to_start_as_zero_or_empty_is_said) {
-    const auto zero = [](const std::string& algorithm, const std::string& mask, const std::string& layout) {
+    const auto zero = [](const std::string& schedule_name, const std::string& mask, const std::string& layout) {
         std::string ranks;
-        for (const auto& rank : resolve(*made(algorithm, Pass::backward, mask, layout)).ranks)
+        for (const auto& rank : resolve(*made(schedule_name, Pass::backward, mask, layout)).ranks)
             ranks += !rank.needs_zeroed.empty() ? '1' : '0';
         return ranks;
     };
@@ -313,10 +313,10 @@ Sizes sizes_of_joins(const Schedule& schedule) {
 }
 
 BOOST_AUTO_TEST_CASE(attends_are_joined_as_the_schedule_says) {
-    const auto check = [](const std::string& algorithm, const Sizes& forward, const Sizes& backward) {
-        const auto of_forward = sizes_of_joins(*made(algorithm, Pass::forward, "full", "zigzag"));
-        const auto of_backward = sizes_of_joins(*made(algorithm, Pass::backward, "full", "zigzag"));
-        BOOST_TEST_CONTEXT(algorithm) {
+    const auto check = [](const std::string& schedule_name, const Sizes& forward, const Sizes& backward) {
+        const auto of_forward = sizes_of_joins(*made(schedule_name, Pass::forward, "full", "zigzag"));
+        const auto of_backward = sizes_of_joins(*made(schedule_name, Pass::backward, "full", "zigzag"));
+        BOOST_TEST_CONTEXT(schedule_name) {
             BOOST_TEST(of_forward == forward, boost::test_tools::per_element());
             BOOST_TEST(of_backward == backward, boost::test_tools::per_element());
         }

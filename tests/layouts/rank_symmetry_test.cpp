@@ -31,8 +31,8 @@ bool same(const Schedule& schedule, const Op& a, const Op& b) {
                          schedule.is_whole(b.rows()) && schedule.is_whole(b.part)));
 }
 
-bool ring_is_alike(const std::string& mask, const std::string& layout, const std::string& algorithm = "ring") {
-    return schedule_of(exact_case(mask, layout, 64, 4), {.schedule = algorithm})->is_rank_symmetric();
+bool ring_is_alike(const std::string& mask, const std::string& layout, const std::string& schedule_name = "ring") {
+    return schedule_of(exact_case(mask, layout, 64, 4), {.schedule = schedule_name})->is_rank_symmetric();
 }
 
 }  // namespace
@@ -54,14 +54,15 @@ void check_moved_operations(const Schedule& schedule) {
 BOOST_DATA_TEST_CASE(alike_ranks_have_the_operations_of_rank_0_moved_around_the_ring,
                      data::make(passes) * data::make(layout_specs()), pass, layout) {
     Combinations combinations;
-    for (const auto& algorithm : algorithms)
+    for (const auto& schedule_name : schedule_names)
         for (const int ranks : rank_counts()) {
-            if (!combinations.take(suits(algorithm, ranks))) continue;
+            if (!combinations.take(suits(schedule_name, ranks))) continue;
             for (const auto& mask : mask_specs())
                 for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
                     if (!runs_in_this_build(16)) continue;
-                    const auto made = schedule_of(make_case(mask, layout, ranks),
-                                                  {.schedule = algorithm, .pass = pass, .accumulation = accumulation});
+                    const auto made =
+                        schedule_of(make_case(mask, layout, ranks),
+                                    {.schedule = schedule_name, .pass = pass, .accumulation = accumulation});
                     if (combinations.take(made->is_rank_symmetric())) check_moved_operations(*made);
                 }
         }
@@ -100,13 +101,13 @@ BOOST_AUTO_TEST_CASE(a_ring_is_alike_where_all_ranks_see_something_of_equal_shar
 
 // Written by hand, because the registry does not say it. What a new schedule says of itself is judged above.
 BOOST_AUTO_TEST_CASE(schedules_that_go_by_distances_between_ranks_are_alike_where_a_ring_is) {
-    for (const auto* algorithm : {"bidirectional", "all-gather", "all-gather:2", "pull", "joined-ring", "pass-q"}) {
-        BOOST_TEST(ring_is_alike("causal", "zigzag", algorithm));
-        BOOST_TEST(!ring_is_alike("causal", "contiguous", algorithm));
-        BOOST_TEST(!ring_is_alike("window:8,0", "zigzag", algorithm));
+    for (const auto* schedule_name : {"bidirectional", "all-gather", "all-gather:2", "pull", "joined-ring", "pass-q"}) {
+        BOOST_TEST(ring_is_alike("causal", "zigzag", schedule_name));
+        BOOST_TEST(!ring_is_alike("causal", "contiguous", schedule_name));
+        BOOST_TEST(!ring_is_alike("window:8,0", "zigzag", schedule_name));
     }
-    for (const auto* algorithm : {"double-ring:2", "merge", "seen"})
-        BOOST_TEST(!ring_is_alike("causal", "zigzag", algorithm));
+    for (const auto* schedule_name : {"double-ring:2", "merge", "seen"})
+        BOOST_TEST(!ring_is_alike("causal", "zigzag", schedule_name));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -139,27 +139,27 @@ private:
                          fmt::format(format, std::forward<Values>(values)...));
     }
 
-    bool may_begin(std::size_t rank, std::size_t which) const {
+    bool may_begin(std::size_t rank, std::size_t op_index) const {
         const auto& state = ranks_[rank];
-        const auto& op = program_.ranks[rank].code[which].op;
+        const auto& op = program_.ranks[rank].code[op_index].op;
         const auto lane = index(op.lane());
         const auto after = op.after();
-        return state.front[lane] < state.queue[lane].size() && state.queue[lane][state.front[lane]] == which &&
+        return state.front[lane] < state.queue[lane].size() && state.queue[lane][state.front[lane]] == op_index &&
                std::all_of(after.begin(), after.end(), [&](OpIndex before) { return state.ended[index(before)]; });
     }
 
-    void end(std::size_t rank, std::size_t which) {
-        ranks_[rank].ended[which] = true;
-        ++ranks_[rank].front[index(program_.ranks[rank].code[which].op.lane())];
+    void end(std::size_t rank, std::size_t op_index) {
+        ranks_[rank].ended[op_index] = true;
+        ++ranks_[rank].front[index(program_.ranks[rank].code[op_index].op.lane())];
     }
 
     bool advance(std::size_t rank, std::size_t lane) {
         auto& state = ranks_[rank];
         if (state.front[lane] == state.queue[lane].size()) return false;
-        const auto which = state.queue[lane][state.front[lane]];
-        const auto& instruction = program_.ranks[rank].code[which];
+        const auto op_index = state.queue[lane][state.front[lane]];
+        const auto& instruction = program_.ranks[rank].code[op_index];
         const auto& op = instruction.op;
-        if (op.kind == OpKind::receive || !may_begin(rank, which)) return false;
+        if (op.kind == OpKind::receive || !may_begin(rank, op_index)) return false;
         const int self = static_cast<int>(rank);
         if (op.kind == OpKind::send) {
             const auto peer = index(op.peer), partner = index(instruction.partner);
@@ -171,7 +171,7 @@ private:
         } else {
             compute(self, instruction);
         }
-        end(rank, which);
+        end(rank, op_index);
         return true;
     }
 
@@ -386,13 +386,13 @@ bool happens_before(const std::vector<Op>& ops, OpIndex first, OpIndex second) {
     std::vector<std::vector<bool>> before(ops.size(), std::vector<bool>(ops.size()));
     std::map<Lane, OpIndex> last;
     for (std::size_t i = 0; i < ops.size(); ++i) {
-        const auto follow = [&](OpIndex which) {
-            before[i][index(which)] = true;
-            for (std::size_t q = 0; q < index(which); ++q)
-                if (before[index(which)][q]) before[i][q] = true;
+        const auto follow = [&](OpIndex op_index) {
+            before[i][index(op_index)] = true;
+            for (std::size_t q = 0; q < index(op_index); ++q)
+                if (before[index(op_index)][q]) before[i][q] = true;
         };
         if (const auto it = last.find(ops[i].lane()); it != last.end()) follow(it->second);
-        for (const auto which : ops[i].after()) follow(which);
+        for (const auto op_index : ops[i].after()) follow(op_index);
         last[ops[i].lane()] = static_cast<OpIndex>(i);
     }
     return before[index(second)][index(first)];

@@ -17,11 +17,11 @@ inline const Problem eight_heads{.batch = 3, .query_heads = 8, .kv_heads = 4, .h
 Problem problem_of(const Mask& mask);
 
 /// Examples of schedules for them, and those for 4 ranks.
-inline const Names algorithms([] { return ringlab::tests::schedules_for(eight_heads); });
-inline const Names algorithms_of_4_ranks([] { return ringlab::tests::schedules_for(eight_heads, {4}); });
+inline const Names schedule_names([] { return ringlab::tests::schedules_for(eight_heads); });
+inline const Names schedule_names_of_4_ranks([] { return ringlab::tests::schedules_for(eight_heads, {4}); });
 
-inline bool suits(const std::string& algorithm, int ranks) {
-    return ringlab::tests::suits(eight_heads, algorithm, ranks);
+inline bool suits(const std::string& schedule_name, int ranks) {
+    return ringlab::tests::suits(eight_heads, schedule_name, ranks);
 }
 
 inline constexpr std::array passes{Pass::forward, Pass::backward};

@@ -38,8 +38,8 @@ BOOST_DATA_TEST_CASE(ring_blocks_travel_only_as_far_as_someone_needs_them, data:
                            std::int64_t gradient_hops) {
         const auto c1 = exact_case(mask, layout, s, p);
         BOOST_TEST_CONTEXT(mask << ", " << layout) {
-            for (const std::string algorithm : {"ring", "joined-ring:1"})
-                BOOST_TEST(traffic_of(*schedule_of(c1, {.schedule = algorithm}), Pool::kv) ==
+            for (const std::string schedule_name : {"ring", "joined-ring:1"})
+                BOOST_TEST(traffic_of(*schedule_of(c1, {.schedule = schedule_name}), Pool::kv) ==
                            (Traffic{hops, hops * kv}));
             const auto backward = schedule_of(c1, {.pass = Pass::backward});
             BOOST_TEST(traffic_of(*backward, Pool::kv) == (Traffic{hops, hops * kv}));
@@ -69,18 +69,18 @@ BOOST_DATA_TEST_CASE(ring_blocks_travel_only_as_far_as_someone_needs_them, data:
 }
 
 BOOST_DATA_TEST_CASE(gathered_blocks_go_straight_to_whoever_needs_them,
-                     data::make({"all-gather", "all-gather:2", "pull", "pull:4"}) * data::make({2, 3, 8}), algorithm,
-                     p) {
+                     data::make({"all-gather", "all-gather:2", "pull", "pull:4"}) * data::make({2, 3, 8}),
+                     schedule_name, p) {
     constexpr std::int64_t c = 12;
     const std::int64_t kv = 3 * c * 4 * (24 + 16) * 2, dkv = 3 * c * 4 * (24 + 16) * 4;
     // Forward, pull leaves blocks as small as these whole; backward it takes half of the kv heads at a time.
-    const std::string name = algorithm;
+    const std::string name = schedule_name;
     const std::int64_t groups = name == "pull:4" ? 4 : name == "all-gather:2" ? 2 : 1;
     const std::int64_t groups_backward = name == "all-gather" ? 1 : 2;
     const auto check = [&](const std::string& mask, std::int64_t blocks) {
         const auto c1 = exact_case(mask, "contiguous", c * p, p);
-        const auto backward = schedule_of(c1, {.schedule = algorithm, .pass = Pass::backward});
-        BOOST_TEST(traffic_of(*schedule_of(c1, {.schedule = algorithm}), Pool::kv) ==
+        const auto backward = schedule_of(c1, {.schedule = schedule_name, .pass = Pass::backward});
+        BOOST_TEST(traffic_of(*schedule_of(c1, {.schedule = schedule_name}), Pool::kv) ==
                    (Traffic{blocks * groups, blocks * kv}));
         BOOST_TEST(traffic_of(*backward, Pool::kv) == (Traffic{blocks * groups_backward, blocks * kv}));
         BOOST_TEST(traffic_of(*backward, Pool::dkv) == (Traffic{blocks * groups_backward, blocks * dkv}));
@@ -93,10 +93,10 @@ BOOST_DATA_TEST_CASE(gathered_blocks_go_straight_to_whoever_needs_them,
 
 BOOST_DATA_TEST_CASE(a_joined_ring_joins_all_attends_but_of_short_blocks_backward,
                      data::make(passes) * data::make({4092, 4096}) * data::make({"joined-ring", "joined-ring:1"}), pass,
-                     tokens, algorithm) {
+                     tokens, schedule_name) {
     const auto c = exact_case("causal", "zigzag", 3 * tokens, 3);
-    const bool joins = pass == Pass::forward || tokens == 4096 || std::string(algorithm) == "joined-ring:1";
-    for (const auto& ops : written(*schedule_of(c, {.schedule = algorithm, .pass = pass}))) {
+    const bool joins = pass == Pass::forward || tokens == 4096 || std::string(schedule_name) == "joined-ring:1";
+    for (const auto& ops : written(*schedule_of(c, {.schedule = schedule_name, .pass = pass}))) {
         int launches = 0;
         for (const auto& op : ops) launches += op.kind == OpKind::attend && !op.fused;
         BOOST_TEST(launches == (joins ? 1 : 3));
@@ -111,12 +111,12 @@ BOOST_DATA_TEST_CASE(a_joined_ring_by_steps_sends_gradients_home_while_their_own
         std::string schedule;
         std::int64_t tokens;  // per rank
     };
-    for (const auto& [algorithm, tokens] :
+    for (const auto& [schedule_name, tokens] :
          {Case{"ring", 12}, Case{"joined-ring", 12}, Case{"joined-ring:steps", 4096}}) {
         const auto c = exact_case("causal", "zigzag", tokens * ranks, ranks);
-        const bool joined = algorithm != "ring";
+        const bool joined = schedule_name != "ring";
         int rank = 0;
-        for (const auto& ops : written(*schedule_of(c, {.schedule = algorithm, .pass = Pass::backward}))) {
+        for (const auto& ops : written(*schedule_of(c, {.schedule = schedule_name, .pass = Pass::backward}))) {
             int hops = 0;
             std::size_t last_attend = 0, last_send = 0;
             for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -137,15 +137,15 @@ BOOST_DATA_TEST_CASE(a_joined_ring_by_steps_sends_gradients_home_while_their_own
 // What a device relies on that runs such a pass as one launch: Schedule::is_one_launch().
 BOOST_AUTO_TEST_CASE(a_pass_that_may_be_one_launch_serves_others_before_its_own_rows_and_writes_every_slot_once) {
     int found = 0;
-    for (const auto& algorithm : algorithms_of_4_ranks)
+    for (const auto& schedule_name : schedule_names_of_4_ranks)
         for (const std::string mask : {"causal", "window:5,0+sink:2", "documents:20,30,21"}) {
             const auto c = make_case(mask, "striped", 4);
-            const auto schedule = schedule_of(c, {.schedule = algorithm});
+            const auto schedule = schedule_of(c, {.schedule = schedule_name});
             if (!schedule->is_one_launch()) continue;
             ++found;
-            BOOST_TEST(!schedule_of(c, {.schedule = algorithm, .pass = Pass::backward})->is_one_launch());
+            BOOST_TEST(!schedule_of(c, {.schedule = schedule_name, .pass = Pass::backward})->is_one_launch());
             BOOST_TEST(
-                !schedule_of(c, {.schedule = algorithm, .accumulation = Accumulation::partials})->is_one_launch());
+                !schedule_of(c, {.schedule = schedule_name, .accumulation = Accumulation::partials})->is_one_launch());
             const auto all = written(*schedule);
             for (int rank = 0; rank < 4; ++rank) {
                 bool own_rows_begun = false;
@@ -168,16 +168,16 @@ BOOST_AUTO_TEST_CASE(a_pass_that_may_be_one_launch_serves_others_before_its_own_
 }
 
 /// Merge also merges what it does not keep: every result but that of the owner, here of 4 ranks.
-BOOST_DATA_TEST_CASE(partials_add_one_merge_per_attend, data::make(algorithms_of_4_ranks), algorithm) {
+BOOST_DATA_TEST_CASE(partials_add_one_merge_per_attend, data::make(schedule_names_of_4_ranks), schedule_name) {
     const auto c = make_case("causal", "striped", 4);
     const auto count = [&](Accumulation accumulation, OpKind kind) {
         std::int64_t n = 0;
-        for (const auto& ops : written(*schedule_of(c, {.schedule = algorithm, .accumulation = accumulation})))
+        for (const auto& ops : written(*schedule_of(c, {.schedule = schedule_name, .accumulation = accumulation})))
             n += std::count_if(ops.begin(), ops.end(), [&](const Op& op) { return op.kind == kind; });
         return n;
     };
     const auto attends = count(Accumulation::partials, OpKind::attend);
-    const auto at_home = algorithm.find("merge") != std::string::npos ? attends - 4 : 0;
+    const auto at_home = schedule_name.find("merge") != std::string::npos ? attends - 4 : 0;
     BOOST_TEST(count(Accumulation::carry, OpKind::merge) == at_home);
     BOOST_TEST(count(Accumulation::partials, OpKind::merge) == attends + at_home);
     BOOST_TEST(count(Accumulation::partials, OpKind::attend) == count(Accumulation::carry, OpKind::attend));

@@ -40,9 +40,9 @@ std::vector<Op> erased(std::vector<Op> ops, std::size_t index) {
 
 /// Positions with query rows in some of a case's tokens: a suffix, the newest token of three sequences, one in the
 /// middle.
-std::vector<Interval> few_queries(std::int64_t tokens, int which) {
-    if (which == 0) return {{tokens - tokens / 4, tokens}};
-    if (which == 1) return {{tokens / 3 - 1, tokens / 3}, {tokens / 2, tokens / 2 + 1}, {tokens - 1, tokens}};
+std::vector<Interval> few_queries(std::int64_t tokens, int pattern) {
+    if (pattern == 0) return {{tokens - tokens / 4, tokens}};
+    if (pattern == 1) return {{tokens / 3 - 1, tokens / 3}, {tokens / 2, tokens / 2 + 1}, {tokens - 1, tokens}};
     return {{tokens / 2, tokens / 2 + 1}};
 }
 
@@ -51,19 +51,19 @@ const Problem with_latent{
 
 /// Looks for violations under all masks, on all numbers of ranks and in all ways. `change` may change each problem.
 void check_all(
-    Problem problem, const std::string& algorithm, const std::string& layout_spec,
+    Problem problem, const std::string& schedule_name, const std::string& layout_spec,
     const std::function<void(Problem&)>& change = [](Problem&) {}) {
     Combinations combinations;
     for (const int ranks : rank_counts()) {
-        if (!combinations.take(ringlab::tests::suits(problem, algorithm, ranks))) continue;
+        if (!combinations.take(ringlab::tests::suits(problem, schedule_name, ranks))) continue;
         for (const auto& mask_spec : mask_specs()) {
             const auto c = make_case(mask_spec, layout_spec, ranks);
             problem.tokens = c.mask.tokens();
             for (const auto& [pass, accumulation] : ways) {
                 change(problem);
                 if (!runs_in_this_build(thinned)) continue;
-                const auto made = make_schedule(problem, c.mask, c.layout,
-                                                {.schedule = algorithm, .pass = pass, .accumulation = accumulation});
+                const auto made = make_schedule(
+                    problem, c.mask, c.layout, {.schedule = schedule_name, .pass = pass, .accumulation = accumulation});
                 const auto found = violations(*made, written(*made));
                 BOOST_TEST(first_of(found) == "", mask_spec << ", " << ranks << " ranks, " << to_string(pass) << ", "
                                                             << problem.rows() << " rows: " << first_of(found));
@@ -77,14 +77,14 @@ void check_all(
 BOOST_AUTO_TEST_SUITE(schedule)
 
 BOOST_DATA_TEST_CASE(every_schedule_does_each_visible_piece_of_work_once_and_safely,
-                     data::make(algorithms) * data::make(layout_specs()), algorithm, layout_spec) {
-    check_all(eight_heads, algorithm, layout_spec);
+                     data::make(schedule_names) * data::make(layout_specs()), schedule_name, layout_spec) {
+    check_all(eight_heads, schedule_name, layout_spec);
 }
 
 BOOST_DATA_TEST_CASE(every_schedule_serves_rows_that_are_fewer_than_keys,
-                     data::make(algorithms) * data::make(layout_specs()), algorithm, layout_spec) {
+                     data::make(schedule_names) * data::make(layout_specs()), schedule_name, layout_spec) {
     int number = 0;
-    check_all(eight_heads, algorithm, layout_spec, [&](Problem& problem) {
+    check_all(eight_heads, schedule_name, layout_spec, [&](Problem& problem) {
         problem.queries = few_queries(problem.tokens, (number + number / 3) % 3);  // another of each way at each mask
         ++number;
     });
@@ -93,24 +93,24 @@ BOOST_DATA_TEST_CASE(every_schedule_serves_rows_that_are_fewer_than_keys,
 BOOST_DATA_TEST_CASE(a_latent_is_there_for_each_visible_piece_of_work,
                      Names([] { return ringlab::tests::schedules_for(with_latent); }) *
                          data::make({"contiguous", "zigzag", "striped:3", "shuffled"}),
-                     algorithm, layout_spec) {
-    check_all(with_latent, algorithm, layout_spec);
+                     schedule_name, layout_spec) {
+    check_all(with_latent, schedule_name, layout_spec);
 }
 
 BOOST_AUTO_TEST_CASE(what_travels_of_a_latent_is_as_long_as_it_is) {
     const auto c = exact_case("full", "contiguous", 64, 4);
     auto problem = with_latent;
     problem.tokens = c.mask.tokens();
-    const auto made = [&](const std::string& algorithm, Pass pass) {
-        return make_schedule(problem, c.mask, c.layout, {.schedule = algorithm, .pass = pass});
+    const auto made = [&](const std::string& schedule_name, Pass pass) {
+        return make_schedule(problem, c.mask, c.layout, {.schedule = schedule_name, .pass = pass});
     };
     const std::int64_t block = 3 * 16;  // tokens of a shard, over the batch
-    for (const std::string algorithm : {"ring", "all-gather", "pull"}) {
+    for (const std::string schedule_name : {"ring", "all-gather", "pull"}) {
         // 3 blocks come to each of 4 ranks, of 16 numbers of 2 bytes; gradients as many times, and home, in 4 bytes.
-        BOOST_TEST(traffic_of(*made(algorithm, Pass::forward), Pool::latent) == (Traffic{12, 12 * block * 16 * 2}));
-        BOOST_TEST(traffic_of(*made(algorithm, Pass::forward), Pool::kv) == Traffic{});
-        const std::int64_t sums = algorithm == "ring" ? 16 : 12;
-        BOOST_TEST(traffic_of(*made(algorithm, Pass::backward), Pool::dlatent) ==
+        BOOST_TEST(traffic_of(*made(schedule_name, Pass::forward), Pool::latent) == (Traffic{12, 12 * block * 16 * 2}));
+        BOOST_TEST(traffic_of(*made(schedule_name, Pass::forward), Pool::kv) == Traffic{});
+        const std::int64_t sums = schedule_name == "ring" ? 16 : 12;
+        BOOST_TEST(traffic_of(*made(schedule_name, Pass::backward), Pool::dlatent) ==
                    (Traffic{sums, sums * block * 16 * 4}));
     }
     BOOST_TEST(traffic_of(*made("expanded:ring", Pass::forward), Pool::kv) ==
@@ -122,10 +122,10 @@ BOOST_AUTO_TEST_CASE(what_travels_of_a_latent_is_as_long_as_it_is) {
 }
 
 // What the checker must not let through: every single change to a right program that makes it wrong.
-BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(algorithms_of_4_ranks) * data::make(passes),
-                     algorithm, pass) {
+BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(schedule_names_of_4_ranks) * data::make(passes),
+                     schedule_name, pass) {
     const auto c = make_case("causal", "zigzag", 4);
-    const auto made = schedule_of(c, {.schedule = algorithm, .pass = pass});
+    const auto made = schedule_of(c, {.schedule = schedule_name, .pass = pass});
     const auto right = written(*made);
     BOOST_REQUIRE_EQUAL(first_of(violations(*made, right)), "");
     int tried = 0;
@@ -206,9 +206,9 @@ BOOST_AUTO_TEST_CASE(sends_that_wait_for_each_other_in_a_circle_are_caught) {
 
 BOOST_DATA_TEST_CASE(one_rank_alone_moves_nothing,
                      Names([] { return ringlab::tests::schedules_for(eight_heads, {1}); }) * data::make(passes),
-                     algorithm, pass) {
+                     schedule_name, pass) {
     const auto c = exact_case("causal", "contiguous", 12, 1);
-    const auto made = schedule_of(c, {.schedule = algorithm, .pass = pass});
+    const auto made = schedule_of(c, {.schedule = schedule_name, .pass = pass});
     const auto program = written(*made);
     for (const auto& op : program.front()) BOOST_CHECK(op.kind == OpKind::attend);
 }
@@ -217,21 +217,21 @@ BOOST_AUTO_TEST_CASE(a_stream_of_16384_ranks_does_not_grow) {
     constexpr int ranks = 16384;
     Combinations combinations;
     std::int64_t longest = 0;
-    for (const auto& algorithm : algorithms) {
-        const auto name = Spec::parse(algorithm).name;
+    for (const auto& schedule_name : schedule_names) {
+        const auto name = Spec::parse(schedule_name).name;
         const bool looks_at_each_pair_of_ranks =
             name == "double-ring" || name == "merge" || name == "joined-merge" || name == "seen";
-        if (!combinations.take(!looks_at_each_pair_of_ranks && suits(algorithm, ranks))) continue;
+        if (!combinations.take(!looks_at_each_pair_of_ranks && suits(schedule_name, ranks))) continue;
         const auto c = exact_case("causal", "zigzag", std::int64_t{ranks} * 64, ranks);
         for (const auto pass : passes) {
-            const auto made = schedule_of(c, {.schedule = algorithm, .pass = pass});
+            const auto made = schedule_of(c, {.schedule = schedule_name, .pass = pass});
             auto stream = made->ops(ranks / 3);
             BOOST_REQUIRE(stream.next() != nullptr);
             const auto before = allocations();
             std::int64_t ops = 0;
             for (; ops < 20000 && stream.next(); ++ops) continue;
             // Streams that are part of it come and go.
-            BOOST_TEST(allocations() - before <= ops, algorithm << ", " << pass);
+            BOOST_TEST(allocations() - before <= ops, schedule_name << ", " << pass);
             longest = std::max(longest, ops);
         }
     }
@@ -244,28 +244,28 @@ BOOST_AUTO_TEST_CASE(schedules_refuse_ranks_and_heads_that_do_not_divide_and_no_
     const std::set<std::string> of_any_ranks{"all-gather", "bidirectional", "joined-ring", "joined-merge", "merge",
                                              "pass-q",     "pull",          "ring",        "seen"};
     for (const auto& [name, entry] : schedules().entries())
-        for (const auto& algorithm : entry.examples)
+        for (const auto& schedule_name : entry.examples)
             for (int ranks = 1; ranks <= 8; ++ranks) {
-                const auto group = Spec::parse(algorithm).arguments;
-                const auto what = fmt::format("{} on {} ranks", algorithm, ranks);
-                if (algorithm == "seen:3:2" || algorithm == "seen:1:2:1")
-                    BOOST_TEST(suits(algorithm, ranks) == (ranks % 2 == 0), what);
+                const auto group = Spec::parse(schedule_name).arguments;
+                const auto what = fmt::format("{} on {} ranks", schedule_name, ranks);
+                if (schedule_name == "seen:3:2" || schedule_name == "seen:1:2:1")
+                    BOOST_TEST(suits(schedule_name, ranks) == (ranks % 2 == 0), what);
                 else if (of_any_ranks.contains(name))
-                    BOOST_TEST(suits(algorithm, ranks), what);
-                if (algorithm == "ulysses") BOOST_TEST(suits(algorithm, ranks) == (8 % ranks == 0), what);
-                if (name == "double-ring" || algorithm.starts_with("ulysses:"))
-                    BOOST_TEST(suits(algorithm, ranks) == (ranks % std::stoi(group) == 0), what);
+                    BOOST_TEST(suits(schedule_name, ranks), what);
+                if (schedule_name == "ulysses") BOOST_TEST(suits(schedule_name, ranks) == (8 % ranks == 0), what);
+                if (name == "double-ring" || schedule_name.starts_with("ulysses:"))
+                    BOOST_TEST(suits(schedule_name, ranks) == (ranks % std::stoi(group) == 0), what);
             }
 }
 
 BOOST_AUTO_TEST_CASE(every_example_of_every_schedule_is_run_with_or_without_a_latent) {
     for (const auto& [name, entry] : schedules().entries()) {
         BOOST_TEST(!entry.examples.empty(), name << " is registered without an example");
-        for (const auto& algorithm : entry.examples) {
+        for (const auto& schedule_name : entry.examples) {
             const auto one_suits = [&](int ranks) {
-                return suits(algorithm, ranks) || ringlab::tests::suits(with_latent, algorithm, ranks);
+                return suits(schedule_name, ranks) || ringlab::tests::suits(with_latent, schedule_name, ranks);
             };
-            BOOST_TEST(std::ranges::any_of(rank_counts(), one_suits), algorithm << " suits nothing");
+            BOOST_TEST(std::ranges::any_of(rank_counts(), one_suits), schedule_name << " suits nothing");
         }
     }
 }
@@ -287,8 +287,8 @@ BOOST_AUTO_TEST_CASE(streams_of_one_schedule_are_independent_and_repeatable) {
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     const auto c = exact_case("causal", "contiguous", 24, 2);
-    const auto error = [&](const std::string& algorithm) {
-        return error_of([&] { schedule_of(c, {.schedule = algorithm}); });
+    const auto error = [&](const std::string& schedule_name) {
+        return error_of([&] { schedule_of(c, {.schedule = schedule_name}); });
     };
     BOOST_TEST(error("rings").starts_with("unknown schedule 'rings', did you mean 'ring'? Known: all-gather, "));
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");

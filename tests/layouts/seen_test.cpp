@@ -76,8 +76,8 @@ BOOST_AUTO_TEST_CASE(gradients_return_before_a_rank_attends_to_the_last_of_its_o
             totals += op->kind == OpKind::send && op->pool == Pool::dkv && op->peer / 2 != rank / 2;
         }
         BOOST_REQUIRE(attends.size() == 4u);  // to own keys, the other host's, the own host's, own keys
-        for (const std::size_t which : {0, 3}) BOOST_TEST(attends[which].slot(Pool::kv) == 0);
-        for (const std::size_t which : {1, 2}) BOOST_TEST(attends[which].step / 2 == static_cast<int>(2 - which));
+        for (const std::size_t i : {0, 3}) BOOST_TEST(attends[i].slot(Pool::kv) == 0);
+        for (const std::size_t i : {1, 2}) BOOST_TEST(attends[i].step / 2 == static_cast<int>(2 - i));
         BOOST_TEST((attends[0].part.tokens == Interval{0, 16}));
         BOOST_TEST((attends[3].part.tokens == Interval{16, 32}));
         BOOST_TEST(sums == 1);

@@ -100,7 +100,7 @@ Plan broken(const Scene& scene, BrokenSchedule::Break how, std::initializer_list
 Consequence per_block_statistics(const Scene& scene) {
     auto wrong = scene.right;
     for (auto* gradient : {&wrong.outputs.dq, &wrong.outputs.dk, &wrong.outputs.dv}) scale_by(*gradient, 0);
-    for (int block = 0; block < scene.which.ranks; ++block) {
+    for (int block = 0; block < scene.setup.ranks; ++block) {
         const auto part = scene.run(scene.plan_under(keys_of_rank_alone(scene.plan, block)), scene.inputs).outputs;
         add_to(wrong.outputs.dq, part.dq);
         add_to(wrong.outputs.dk, part.dk);
@@ -134,7 +134,7 @@ Consequence misnumbered_peers(const Scene& scene) {
                 .said =
                     "not made on GPUs: ring ranks become global ones in a single place of each backend, below what "
                     "is altered here"};
-    const layouts::RingGroup group{scene.which.ranks, 2, layouts::RingGroup::Placement::consecutive};
+    const layouts::RingGroup group{scene.setup.ranks, 2, layouts::RingGroup::Placement::consecutive};
     reference::WrappedWorld<MisnumberedTransport> world(std::make_unique<reference::ThreadWorld>(group));
     const std::vector<reference::Inputs> inputs(2, scene.inputs);
     constexpr double wait = 0.5;
@@ -156,7 +156,7 @@ Consequence misnumbered_peers(const Scene& scene) {
 Consequence rotated_by(const Scene& scene, const std::function<std::int64_t(int rank, std::int64_t place)>& wrong) {
     const auto& problem = scene.plan.problem;
     std::vector<std::int64_t> positions(static_cast<std::size_t>(problem.tokens));
-    for (int rank = 0; rank < scene.which.ranks; ++rank)
+    for (int rank = 0; rank < scene.setup.ranks; ++rank)
         for (std::int64_t place = 0; const auto token : scene.plan.layout().positions(rank))
             positions[static_cast<std::size_t>(token)] = wrong(rank, place++);
     const auto turned = [&](const Tensor& tensor, Rotation::Way way) {
@@ -179,7 +179,7 @@ Consequence rotary_by_place(const Scene& scene) {
 
 /// As if a striped layout were spread over a world that is twice as large as the ring.
 Consequence rotary_by_world(const Scene& scene) {
-    return rotated_by(scene, [&](int rank, std::int64_t place) { return place * 2 * scene.which.ranks + rank; });
+    return rotated_by(scene, [&](int rank, std::int64_t place) { return place * 2 * scene.setup.ranks + rank; });
 }
 
 /// 4. Nobody rotates dq and dk back: they are those of the rotated q and k.
@@ -193,7 +193,7 @@ Consequence gradients_left_rotated(const Scene& scene) {
 /// Number of blocks that the rank attends to but of which this row sees no key.
 int empty_blocks(const Scene& scene, int rank, std::int64_t row) {
     int empty = 0;
-    for (int owner = 0; owner < scene.which.ranks; ++owner)
+    for (int owner = 0; owner < scene.setup.ranks; ++owner)
         empty += scene.plan.forward->needs(rank, owner) &&
                  std::ranges::none_of(scene.plan.layout().positions(owner),
                                       [&](auto key) { return scene.plan.mask().visible(row, key); });
@@ -213,7 +213,7 @@ Consequence plus_infinity(const Scene& scene) {
     constexpr auto infinite = std::numeric_limits<double>::infinity();
     constexpr auto nothing = std::numeric_limits<double>::quiet_NaN();
     std::vector<std::pair<std::int64_t, double>> erased;  // rows, and the lse that they get
-    for (int rank = 0; rank < scene.which.ranks; ++rank)
+    for (int rank = 0; rank < scene.setup.ranks; ++rank)
         for (const auto row : scene.plan.layout().positions(rank))
             if (const int empty = empty_blocks(scene, rank, row); empty > 0)
                 erased.emplace_back(row, empty == 1 ? infinite : nothing);
@@ -254,22 +254,22 @@ std::string documents(std::int64_t tokens, int ranks, bool cut) {
 /// 7. cu_seqlens / P on every rank.
 Consequence cut_documents(const Scene& scene) {
     const auto tokens = scene.plan.problem.tokens;
-    const auto mask = layouts::make_mask(documents(tokens, scene.which.ranks, true), tokens);
+    const auto mask = layouts::make_mask(documents(tokens, scene.setup.ranks, true), tokens);
     return {.results = scene.run(scene.plan_under(mask), scene.inputs)};
 }
 
 /// 8. The contributions of a ring's ranks to dK and dV are averaged, as over replicas, and not summed.
 Consequence averaged_gradients(const Scene& scene) {
     auto wrong = scene.right;
-    scale_by(wrong.outputs.dk, 1.0 / scene.which.ranks);
-    scale_by(wrong.outputs.dv, 1.0 / scene.which.ranks);
+    scale_by(wrong.outputs.dk, 1.0 / scene.setup.ranks);
+    scale_by(wrong.outputs.dv, 1.0 / scene.setup.ranks);
     return {.results = std::move(wrong)};
 }
 
 /// 9. The position of the newest token is its index in the shard of the last rank.
 Consequence local_last_token(const Scene& scene) {
     auto problem = scene.plan.problem;
-    const auto last = scene.plan.layout().shard_tokens(scene.which.ranks - 1) - 1;
+    const auto last = scene.plan.layout().shard_tokens(scene.setup.ranks - 1) - 1;
     problem.queries = {{last, last + 1}};
     return {.results = scene.run(scene.plan_of(problem, scene.plan.mask()), scene.inputs)};
 }
@@ -317,11 +317,11 @@ Consequence dropout_by_rank(const Scene& scene) {
     auto wrong = scene.right;
     auto& out = wrong.outputs;
     for (auto* gradient : {&out.dk, &out.dv}) scale_by(*gradient, 0);
-    for (int rank = 0; rank < scene.which.ranks; ++rank) {
+    for (int rank = 0; rank < scene.setup.ranks; ++rank) {
         auto problem = scene.plan.problem;
         problem.dropout.seed += static_cast<std::uint64_t>(rank);
         auto inputs = scene.inputs;
-        for (int other = 0; other < scene.which.ranks; ++other)
+        for (int other = 0; other < scene.setup.ranks; ++other)
             if (other != rank)
                 for (const auto row : scene.plan.layout().positions(other)) fill_token(inputs.dout, row, 0);
         const auto own = scene.run(scene.plan_of(problem, scene.plan.mask()), inputs);
@@ -392,7 +392,7 @@ Consequence dropped_sinks(const Scene& scene) {
 
 RingRun Scene::run(const Plan& altered, const reference::Inputs& values) const {
     return std::move(
-        backend.run(altered, {.ring = which.ranks}, judged_options(execution, policy, std::span(&values, 1), 1))
+        backend.run(altered, {.ring = setup.ranks}, judged_options(execution, policy, std::span(&values, 1), 1))
             .front());
 }
 

@@ -14,7 +14,7 @@ namespace ringlab::experiments {
 /// What a mistake is made on: a case with its plan and inputs, and the results of the correct run.
 struct Scene {
     const ExecutionConfig& execution;
-    const Case& which;
+    const Case& setup;
     const Plan& plan;
     const Policy& policy;
     const reference::Inputs& inputs;

@@ -99,11 +99,11 @@ public:
         asked.rotary.base = mistake.rotary;
         asked.dropout = {mistake.dropout, config_.problem.seed};
         if (mistake.sinks) asked.sinks = {"normal"};
-        Case which{"real", mistake.mask, mistake.layout, "ring", mistake.policy, ranks, tokens};
-        which.queries = mistake.decodes ? 1 : 0;
-        const auto plan = make_plan(which, Source(asked, config_.sweep.inputs, 1).inspect("real").problem);
+        Case setup{"real", mistake.mask, mistake.layout, "ring", mistake.policy, ranks, tokens};
+        setup.queries = mistake.decodes ? 1 : 0;
+        const auto plan = make_plan(setup, Source(asked, config_.sweep.inputs, 1).inspect("real").problem);
         const auto policy = policy_from(mistake.policy, plan.problem.dtype);
-        const auto& inputs = source_.get(which, plan.problem).front().inputs;
+        const auto& inputs = source_.get(setup, plan.problem).front().inputs;
         const auto backend = make_backend(config_.execution, {{ranks}, config_.problem.arithmetic});
         const auto right = std::move(
             backend->run(plan, {.ring = ranks}, judged_options(config_.execution, policy, std::span(&inputs, 1), 1))
@@ -114,7 +114,7 @@ public:
         };
         const auto right_verdict = judged(right);
         const auto tolerance = judge_.tolerance(*plan.forward, *plan.backward, inputs, name, false);
-        const auto made = mistake.make({config_.execution, which, plan, policy, inputs, *backend, right});
+        const auto made = mistake.make({config_.execution, setup, plan, policy, inputs, *backend, right});
 
         Seen seen{made.gate, made.said};
         seen.of_right = shares(right_verdict, tolerance);
@@ -129,14 +129,14 @@ public:
         } else if (made.bound > 0) {
             seen.factor = made.measured / made.bound;
         }
-        if (record_) keep(mistake, which, plan, seen);
+        if (record_) keep(mistake, setup, plan, seen);
         return seen;
     }
 
 private:
-    void keep(const Mistake& mistake, const Case& which, const Plan& plan, const Seen& seen) {
+    void keep(const Mistake& mistake, const Case& setup, const Plan& plan, const Seen& seen) {
         RunWriter run;
-        describe_case(run, which, plan);
+        describe_case(run, setup, plan);
         run.attribute("kind", "mistake", "1", "what was made on purpose");
         run.attribute("name", mistake.name, "1", "the mistake");
         run.attribute("mistake", mistake.number, "1", "number in the list of docs/explanation/mistakes.md");

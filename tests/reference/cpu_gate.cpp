@@ -30,7 +30,7 @@ Inputs random_inputs(const layouts::Problem& p, unsigned seed) { return ringlab:
 std::unique_ptr<layouts::Schedule> schedule_of(const GateCase& c, layouts::Pass pass) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     return layouts::make_schedule(c.problem, mask, layouts::make_layout(c.layout, mask, c.ranks),
-                                  {c.algorithm, pass, c.accumulation, c.gradient_dtype});
+                                  {c.schedule_name, pass, c.accumulation, c.gradient_dtype});
 }
 
 CpuRun run_case(World& world, const GateCase& c, const Inputs& inputs, const CpuOptions& options) {
@@ -161,7 +161,7 @@ std::string complaint_of_run(const std::function<Outputs()>& run, const Outputs&
     }
 }
 
-void check_every_layout(const std::string& algorithm, const Sweep& sweep,
+void check_every_layout(const std::string& schedule_name, const Sweep& sweep,
                         const std::function<void(GateCase&)>& change) {
     using ringlab::tests::suits;
     constexpr std::int64_t tokens = 48;
@@ -170,10 +170,10 @@ void check_every_layout(const std::string& algorithm, const Sweep& sweep,
         for (const auto& layout : ringlab::tests::layout_examples())
             for (const auto& mask : sweep.masks)
                 for (const auto accumulation : sweep.accumulations) {
-                    GateCase c{small_problem(tokens), mask, layout, algorithm, ranks, accumulation};
+                    GateCase c{small_problem(tokens), mask, layout, schedule_name, ranks, accumulation};
                     change(c);
                     const bool divides = tokens % layouts::layout_granularity(layout, ranks) == 0;
-                    if (!combinations.take(divides && suits(c.problem, algorithm, ranks))) continue;
+                    if (!combinations.take(divides && suits(c.problem, schedule_name, ranks))) continue;
                     if (!ringlab::tests::runs_in_this_build(8)) continue;
                     const auto& [inputs, outputs] = expected_once(c);
                     const auto found = complaint_of_run(

@@ -19,7 +19,7 @@ struct GateCase {
     layouts::Problem problem;
     std::string mask;
     std::string layout;
-    std::string algorithm = "ring";
+    std::string schedule_name = "ring";
     int ranks = 1;
     layouts::Accumulation accumulation = layouts::Accumulation::carry;
     layouts::DType gradient_dtype = layouts::DType::fp64;
@@ -69,7 +69,8 @@ struct Sweep {
 
 /// Checks that both passes equal expected_of(), under the sanitizers of one case in eight; `change` makes of each case
 /// what is tested. Fails if no case suits the schedule.
-void check_every_layout(const std::string& algorithm, const Sweep& sweep, const std::function<void(GateCase&)>& change);
+void check_every_layout(const std::string& schedule_name, const Sweep& sweep,
+                        const std::function<void(GateCase&)>& change);
 
 /// Checks every `step`-th element of a gradient of sum o.dout against a central difference of expected_of(). That is
 /// off by h^2/6 times the third derivative, some 1e-9 here, and by roundoff / h, 1e-15 / 1e-5.

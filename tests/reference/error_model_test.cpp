@@ -144,9 +144,9 @@ BOOST_DATA_TEST_CASE(bf16_policies_err_as_expected,
 }
 
 BOOST_DATA_TEST_CASE(gradients_that_are_summed_at_home_err_as_expected,
-                     data::make({"all-gather", "pull", "joined-ring:1"}), algorithm) {
+                     data::make({"all-gather", "pull", "joined-ring:1"}), schedule_name) {
     auto c = policy_case("partials", "zigzag", 4);
-    c.algorithm = algorithm;
+    c.schedule_name = schedule_name;
     passes(c, inputs_of(c.problem), 0.7);
 }
 

@@ -78,32 +78,32 @@ std::vector<std::string> masks(std::int64_t tokens) {
     return all;
 }
 
-const Names algorithms([] { return schedules_for(small_problem(8)); });
-const Names algorithms_of_4_ranks([] { return schedules_for(small_problem(8), {4}); });
+const Names schedule_names([] { return schedules_for(small_problem(8)); });
+const Names schedule_names_of_4_ranks([] { return schedules_for(small_problem(8), {4}); });
 constexpr std::array accumulations{Accumulation::carry, Accumulation::partials};
 
-bool suits(const std::string& algorithm, int ranks) {
-    return ringlab::tests::suits(small_problem(8), algorithm, ranks);
+bool suits(const std::string& schedule_name, int ranks) {
+    return ringlab::tests::suits(small_problem(8), schedule_name, ranks);
 }
 
 /// 3 ranks, which divide little, or the least number above 1 that suits.
-int awkward_ranks(const std::string& algorithm) {
+int awkward_ranks(const std::string& schedule_name) {
     for (const int ranks : {3, 2, 4, 8})
-        if (suits(algorithm, ranks)) return ranks;
+        if (suits(schedule_name, ranks)) return ranks;
     return 1;
 }
 
 /// Over all masks; accumulations take turns, from `number` on.
-void check_layout(const std::string& layout, const std::string& algorithm, int ranks, std::size_t number,
+void check_layout(const std::string& layout, const std::string& schedule_name, int ranks, std::size_t number,
                   std::int64_t tokens) {
     for (const auto& mask : masks(tokens)) {
         const auto accumulation = accumulations[number++ % 2];
-        GateCase c{small_problem(tokens), mask, layout, algorithm, ranks, accumulation};
+        GateCase c{small_problem(tokens), mask, layout, schedule_name, ranks, accumulation};
         if (!runs_in_this_build(8)) continue;
         const auto& expected = expected_once(c);
         const auto found =
             complaint_of_run([&] { return run_case(c, expected.inputs, small_tiles()).outputs; }, expected.outputs);
-        BOOST_TEST(found == "", layout << " " << mask << " " << algorithm << " " << accumulation << " P=" << ranks
+        BOOST_TEST(found == "", layout << " " << mask << " " << schedule_name << " " << accumulation << " P=" << ranks
                                        << " tokens=" << tokens << ": " << found);
     }
 }
@@ -112,16 +112,16 @@ void check_layout(const std::string& layout, const std::string& algorithm, int r
 
 BOOST_AUTO_TEST_SUITE(cpu_backend)
 
-BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention, data::make(algorithms), algorithm) {
+BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention, data::make(schedule_names), schedule_name) {
     Combinations combinations;
     std::size_t number = 0;  // so that a mask meets the other accumulation with the next layout
     for (const int ranks : {1, 2, 3, 4, 8}) {
-        if (!combinations.take(suits(algorithm, ranks))) continue;
+        if (!combinations.take(suits(schedule_name, ranks))) continue;
         for (const auto& layout : layout_examples())
-            check_layout(layout, algorithm, ranks, number++, padded_tokens(layout, 45, ranks));
+            check_layout(layout, schedule_name, ranks, number++, padded_tokens(layout, 45, ranks));
         const auto tokens = padded_tokens("contiguous", 45, ranks);
         const PermutationFile permutation(tokens);
-        check_layout(permutation.spec(), algorithm, ranks, number++, tokens);
+        check_layout(permutation.spec(), schedule_name, ranks, number++, tokens);
     }
 }
 
@@ -136,13 +136,13 @@ struct Queries {
 const std::vector<Queries> few_queries{{{{37, 45}}}, {{{12, 13}, {20, 22}, {44, 45}}}, {{{1, 2}, {30, 31}}}};
 
 // Each layout has every third mask, another third with the next layout. Accumulations take turns.
-BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algorithms) * data::make(few_queries),
-                     algorithm, queries) {
+BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(schedule_names) * data::make(few_queries),
+                     schedule_name, queries) {
     const auto layouts = layout_examples();
     std::size_t number = 0;
     Combinations combinations;
     for (const int ranks : {1, 2, 3, 4}) {
-        if (!combinations.take(suits(algorithm, ranks))) continue;
+        if (!combinations.take(suits(schedule_name, ranks))) continue;
         const PermutationFile permutation(padded_tokens("contiguous", 45, ranks));
         for (std::size_t i = 0; i <= layouts.size(); ++i) {
             const bool file = i == layouts.size();
@@ -151,8 +151,8 @@ BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algo
             const auto all_masks = masks(problem.tokens);
             for (std::size_t m = (i + static_cast<std::size_t>(ranks)) % 3; m < all_masks.size(); m += 3) {
                 const auto& mask = all_masks[m];
-                const GateCase c{problem,   mask,  file ? permutation.spec() : layouts[i],
-                                 algorithm, ranks, accumulations[number++ % 2]};
+                const GateCase c{problem,       mask,  file ? permutation.spec() : layouts[i],
+                                 schedule_name, ranks, accumulations[number++ % 2]};
                 if (!runs_in_this_build(8)) continue;
                 const auto& expected = expected_once(c);
                 const auto found = complaint_of_run([&] { return run_case(c, expected.inputs, small_tiles()).outputs; },
@@ -164,12 +164,12 @@ BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algo
 }
 
 BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_attention,
-                     data::make(algorithms) * data::make(accumulations), algorithm, accumulation) {
+                     data::make(schedule_names) * data::make(accumulations), schedule_name, accumulation) {
     const auto check = [&](layouts::Problem problem) {
-        const int ranks = awkward_ranks(algorithm);
+        const int ranks = awkward_ranks(schedule_name);
         problem.tokens = padded_tokens("zigzag", 60, ranks);
         const auto mask = fmt::format("causal+documents:11,20,{}", problem.tokens - 31);
-        const GateCase c{problem, mask, "zigzag", algorithm, ranks, accumulation};
+        const GateCase c{problem, mask, "zigzag", schedule_name, ranks, accumulation};
         const auto inputs = random_inputs(problem, 2);
         BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
     };
@@ -183,16 +183,16 @@ BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_
     problem.value_dim = 11;
     check(problem);
     problem.kv_heads = 1;
-    if (ringlab::tests::suits(problem, algorithm, awkward_ranks(algorithm))) check(problem);
+    if (ringlab::tests::suits(problem, schedule_name, awkward_ranks(schedule_name))) check(problem);
 }
 
 BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
     using Placement = layouts::RingGroup::Placement;
     for (const auto placement : {Placement::consecutive, Placement::strided})
-        for (const auto& algorithm : algorithms) {
-            const int ranks = awkward_ranks(algorithm);
+        for (const auto& schedule_name : schedule_names) {
+            const int ranks = awkward_ranks(schedule_name);
             GateCase c{small_problem(48), "causal", "zigzag",
-                       algorithm,         ranks,    accumulations[placement == Placement::strided]};
+                       schedule_name,     ranks,    accumulations[placement == Placement::strided]};
             c.problem.rotary = {.base = 20};  // by global positions, not by those of the ring in the world
             ThreadWorld world({ranks, 2, placement});
             const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
@@ -205,8 +205,8 @@ BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
 }
 
 BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_schedule_asks_for,
-                     data::make(algorithms_of_4_ranks) * data::make(accumulations), algorithm, accumulation) {
-    const GateCase c{small_problem(48), "causal", "zigzag", algorithm, 4, accumulation};
+                     data::make(schedule_names_of_4_ranks) * data::make(accumulations), schedule_name, accumulation) {
+    const GateCase c{small_problem(48), "causal", "zigzag", schedule_name, 4, accumulation};
     const auto result = run_case(c, random_inputs(c.problem, 5), small_tiles());
     std::int64_t most_scratch = 0;
     for (const auto pass : {Pass::forward, Pass::backward}) {

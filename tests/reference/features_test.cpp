@@ -119,8 +119,8 @@ BOOST_DATA_TEST_CASE(every_schedule_and_layout_equals_dense_attention, boost::un
                      feature) {
     GateCase c{small_problem(8), "causal", "zigzag"};
     feature.change(c);
-    for (const auto& algorithm : ringlab::tests::schedules_for(c.problem, feature.sweep.ranks))
-        BOOST_TEST_CONTEXT(algorithm) { check_every_layout(algorithm, feature.sweep, feature.change); }
+    for (const auto& schedule_name : ringlab::tests::schedules_for(c.problem, feature.sweep.ranks))
+        BOOST_TEST_CONTEXT(schedule_name) { check_every_layout(schedule_name, feature.sweep, feature.change); }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -216,13 +216,13 @@ BOOST_AUTO_TEST_CASE(it_need_not_share_anything_nor_be_rotated) {
 BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
     using Change = void (*)(GateCase&);
     for (const auto& [change, said] : std::initializer_list<std::pair<Change, const char*>>{
-             {[](GateCase& c) { c.algorithm = "pass-q"; }, "give expanded:pass-q"},
-             {[](GateCase& c) { c.algorithm = "merge"; }, "give expanded:merge"},
-             {[](GateCase& c) { c.algorithm = "merge:tree"; }, "give expanded:merge:tree"},
-             {[](GateCase& c) { c.algorithm = "all-gather:2"; }, "2 head groups of 1 kv heads"},
-             {[](GateCase& c) { c.algorithm = "expanded"; }, "expanded:ring"},
-             {[](GateCase& c) { c.algorithm = "expanded:pull"; }, "give pull"},
-             {[](GateCase& c) { c.algorithm = "expanded:ring", c.problem.latent = {}, c.problem.rotary = {}; },
+             {[](GateCase& c) { c.schedule_name = "pass-q"; }, "give expanded:pass-q"},
+             {[](GateCase& c) { c.schedule_name = "merge"; }, "give expanded:merge"},
+             {[](GateCase& c) { c.schedule_name = "merge:tree"; }, "give expanded:merge:tree"},
+             {[](GateCase& c) { c.schedule_name = "all-gather:2"; }, "2 head groups of 1 kv heads"},
+             {[](GateCase& c) { c.schedule_name = "expanded"; }, "expanded:ring"},
+             {[](GateCase& c) { c.schedule_name = "expanded:pull"; }, "give pull"},
+             {[](GateCase& c) { c.schedule_name = "expanded:ring", c.problem.latent = {}, c.problem.rotary = {}; },
               "is for problems with a latent"},
              {[](GateCase& c) { c.problem.latent.shared = 8; }, "must be fewer"},
              {[](GateCase& c) { c.problem.kv_heads = 2; }, "say 4:4"},

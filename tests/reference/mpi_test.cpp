@@ -39,12 +39,12 @@ void check_in(const RingGroup& group) {
     const auto layouts = ringlab::tests::layout_examples();
     std::size_t turn = 0;
     ringlab::tests::Combinations combinations;
-    for (const auto& algorithm : ringlab::tests::schedules_for(small_problem(8)))
+    for (const auto& schedule_name : ringlab::tests::schedules_for(small_problem(8)))
         for (const std::string mask : {"causal", "window:8,0+sink:3", "causal+documents:1,13,58", "valid:2-19,23-35"})
             for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
                 const auto& layout = layouts[turn++ % layouts.size()];
-                const GateCase c{small_problem(72), mask, layout, algorithm, group.ring, accumulation};
-                if (!combinations.take(ringlab::tests::suits(c.problem, algorithm, group.ring) &&
+                const GateCase c{small_problem(72), mask, layout, schedule_name, group.ring, accumulation};
+                if (!combinations.take(ringlab::tests::suits(c.problem, schedule_name, group.ring) &&
                                        72 % layouts::layout_granularity(layout, group.ring) == 0))
                     continue;
                 std::vector<Inputs> inputs;
@@ -55,7 +55,7 @@ void check_in(const RingGroup& group) {
                 BOOST_TEST((runs.empty() != world->is_root()));
                 for (std::size_t replica = 0; replica < runs.size(); ++replica) {
                     const auto found = complaint(runs[replica].outputs, expected_of(c, inputs[replica]));
-                    BOOST_TEST(found == "", layout << " " << mask << " " << algorithm << ": " << found);
+                    BOOST_TEST(found == "", layout << " " << mask << " " << schedule_name << ": " << found);
                 }
             }
 }
@@ -133,8 +133,8 @@ void peer_that_computes() {
     auto options = small_tiles();
     options.timeout = std::chrono::seconds(2);
     const auto inputs = random_inputs(small_problem(48), 60);
-    for (const char* algorithm : {"ring", "pull"}) {
-        const GateCase c{small_problem(48), "full", "contiguous", algorithm, session->size()};
+    for (const char* schedule_name : {"ring", "pull"}) {
+        const GateCase c{small_problem(48), "full", "contiguous", schedule_name, session->size()};
         const auto schedule = schedule_of(c, Pass::forward);
         WrappedWorld<LongComputing<7000>> world(make_mpi_world({session->size(), 1, {}}));
         run(world, *schedule, nullptr, inputs, options);

@@ -64,11 +64,11 @@ BOOST_AUTO_TEST_CASE(references_see_what_the_mask_shows) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_see_what_the_mask_shows_on_every_schedule) {
-    const auto algorithms = ringlab::tests::schedules_for(small_problem(8), {4});
+    const auto schedule_names = ringlab::tests::schedules_for(small_problem(8), {4});
     const auto layouts = ringlab::tests::layout_examples();
     std::mt19937_64 random(2);
     const int trials = ringlab::tests::trials_in_this_build(300, 6);
-    BOOST_TEST_REQUIRE(trials > std::ssize(algorithms));  // each schedule has its turn
+    BOOST_TEST_REQUIRE(trials > std::ssize(schedule_names));  // each schedule has its turn
     for (int trial = 0; trial < trials; ++trial) {
         const auto any = [&](const auto& names) {
             return names[static_cast<std::size_t>(pick(random, 0, std::ssize(names) - 1))];
@@ -76,9 +76,10 @@ BOOST_AUTO_TEST_CASE(ranks_see_what_the_mask_shows_on_every_schedule) {
         const auto layout = any(layouts);
         const auto tokens = ringlab::tests::padded_tokens(layout, pick(random, 4, 40), 4);
         GateCase one{small_problem(tokens), mask_oracles::random_join(random, tokens, 4), layout};
-        one.algorithm = trial < std::ssize(algorithms) ? algorithms[static_cast<std::size_t>(trial)] : any(algorithms);
+        one.schedule_name =
+            trial < std::ssize(schedule_names) ? schedule_names[static_cast<std::size_t>(trial)] : any(schedule_names);
         one.ranks = 4;
-        BOOST_TEST_CONTEXT(one.mask << " over " << tokens << " tokens, " << one.layout << ", " << one.algorithm) {
+        BOOST_TEST_CONTEXT(one.mask << " over " << tokens << " tokens, " << one.layout << ", " << one.schedule_name) {
             const auto inputs = random_inputs(one.problem, 2);
             const auto run = run_case(one, inputs, small_tiles());
             BOOST_TEST(largest_difference(run.outputs, expected_of(one, inputs)) < roundings);

@@ -115,7 +115,8 @@ BOOST_AUTO_TEST_CASE(links_whose_kernels_hold_sms_give_them_back) {
     std::mt19937 bits(32);
     for (int trial = 0; trial < 40; ++trial) {
         auto scenario = random_scenario(bits);
-        scenario.algorithm = pick<std::string>(bits, {"ring", "all-gather"});  // the same launches over copy engines
+        scenario.schedule_name =
+            pick<std::string>(bits, {"ring", "all-gather"});  // the same launches over copy engines
         const auto schedule = scenario.schedule();
         auto machine = busy_machine();
         free_issue(machine);  // the order in which a host issues goes by whether messages are kernels
@@ -134,13 +135,14 @@ BOOST_AUTO_TEST_CASE(the_same_holds_on_machines_as_they_were_calibrated) {
         auto machine = shipped_machine(name);
         machine.kernels.clear();  // only those that are edited below
         // A sample, one of each way that messages travel: more parts or groups make more of the same.
-        for (const auto* algorithm :
+        for (const auto* schedule_name :
              {"ring", "joined-ring", "pull", "all-gather", "seen", "merge", "pass-q", "ulysses"})
             for (const auto pass : {Pass::forward, Pass::backward}) {
-                const bool one_host = std::string(algorithm) == "joined-ring" || std::string(algorithm) == "pull";
+                const bool one_host =
+                    std::string(schedule_name) == "joined-ring" || std::string(schedule_name) == "pull";
                 const Scenario scenario{.ranks = machine.hosts > 1 && !one_host ? 16 : 2,
                                         .tokens_per_rank = pick<std::int64_t>(bits, {256, 1024}),
-                                        .algorithm = algorithm,
+                                        .schedule_name = schedule_name,
                                         .pass = pass,
                                         .query_heads = 16,
                                         .kv_heads = 16};

@@ -253,7 +253,7 @@ std::vector<std::string> schedules_of_traces() {
 BOOST_AUTO_TEST_SUITE(chakra_trace)
 
 BOOST_DATA_TEST_CASE(messages_dependencies_sums_and_time_with_free_links_are_those_of_the_schedule,
-                     tests::Names(schedules_of_traces), algorithm) {
+                     tests::Names(schedules_of_traces), schedule_name) {
     const auto calibrated = shipped_machine("h200_cluster");
     const auto kernels = shipped_machine("4xh200_calibrated_nccl");
     tests::Combinations combinations;
@@ -263,7 +263,7 @@ BOOST_DATA_TEST_CASE(messages_dependencies_sums_and_time_with_free_links_are_tho
                 const Scenario scenario{.ranks = ranks,
                                         .tokens_per_rank = 48,
                                         .mask = mask,
-                                        .algorithm = algorithm,
+                                        .schedule_name = schedule_name,
                                         .pass = pass,
                                         .query_heads = 8,
                                         .kv_heads = 4};
@@ -290,8 +290,9 @@ BOOST_AUTO_TEST_CASE(keys_that_are_made_of_a_latent_are_in_the_traces) {
                                    .value_dim = 128,
                                    .latent = {.rank = 512, .shared = 64}};
     for (const auto pass : {Pass::forward, Pass::backward})
-        for (const auto* algorithm : {"ring", "expanded:ring"}) {
-            const auto schedule = schedule_of(problem, "causal", "zigzag", 4, {.schedule = algorithm, .pass = pass});
+        for (const auto* schedule_name : {"ring", "expanded:ring"}) {
+            const auto schedule =
+                schedule_of(problem, "causal", "zigzag", 4, {.schedule = schedule_name, .pass = pass});
             require_true_to_schedule(*schedule, busy_machine(), {});
         }
 }

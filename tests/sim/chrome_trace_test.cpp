@@ -51,8 +51,8 @@ BOOST_AUTO_TEST_SUITE(chrome_trace)
 
 BOOST_AUTO_TEST_CASE(every_span_is_a_slice_and_every_hop_an_arrow_without_overlap) {
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
-        for (const auto* algorithm : {"ring", "all-gather:2", "pull"}) {
-            const auto prediction = traced({.ranks = 4, .algorithm = algorithm, .pass = pass});
+        for (const auto* schedule_name : {"ring", "all-gather:2", "pull"}) {
+            const auto prediction = traced({.ranks = 4, .schedule_name = schedule_name, .pass = pass});
             const auto events = written({{"predicted", &prediction.timeline, prediction.host_issue}});
             std::size_t receives = 0;
             for (const auto& span : prediction.timeline.spans) receives += span.kind == layouts::OpKind::receive;

@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(fetches_of_one_owner_share_its_egress) {
                             .tokens_per_rank = tokens,
                             .layout = "contiguous",
                             .mask = "window:0,0+sink:8",
-                            .algorithm = "pull",
+                            .schedule_name = "pull",
                             .query_heads = 1,
                             .kv_heads = 1};
     const auto schedule = scenario.schedule();

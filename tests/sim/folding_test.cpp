@@ -54,7 +54,7 @@ Machine random_machine(std::mt19937& bits) {
 Scenario random_ring(std::mt19937& bits) {
     auto scenario = random_scenario(bits);
     scenario.ranks = pick<int>(bits, {1, 2, 4, 8, 16, 24});
-    scenario.algorithm = pick<std::string>(
+    scenario.schedule_name = pick<std::string>(
         bits, {"ring", "ring", "bidirectional", "all-gather", "all-gather:2", "pull", "joined-ring", "pass-q"});
     scenario.mask = pick<std::string>(bits, {"full", "causal", "causal", "window:40,0"});
     scenario.layout = pick<std::string>(bits, {"zigzag", "zigzag", "striped", "contiguous"});

@@ -87,16 +87,16 @@ BOOST_AUTO_TEST_CASE(a_rank_issues_nothing_before_it_starts) {
 
 // The launch waits for blocks itself, so it is issued before all messages.
 BOOST_AUTO_TEST_CASE(attends_of_a_fused_launch_are_issued_with_its_first) {
-    const test::Scenario ring{.ranks = 4, .mask = "full", .algorithm = "joined-ring"};
+    const test::Scenario ring{.ranks = 4, .mask = "full", .schedule_name = "joined-ring"};
     check_issued(ring, LinkCost::Carrier::copy_engines, OpKind::attend, {0, 0, 0, 0});
     check_issued(ring, LinkCost::Carrier::copy_engines, OpKind::send, {10, 20, 30});
 }
 
 // What executes the schedule sets a flag where Instruction::may_arrive_early says so.
-BOOST_DATA_TEST_CASE(messages_whose_sender_sets_a_flag_are_those_of_the_program, every_schedule(), algorithm) {
+BOOST_DATA_TEST_CASE(messages_whose_sender_sets_a_flag_are_those_of_the_program, every_schedule(), schedule_name) {
     for (const auto pass : {Pass::forward, Pass::backward}) {
         const test::Scenario scenario{
-            .ranks = 4, .mask = "full", .algorithm = algorithm, .pass = pass, .query_heads = 8, .kv_heads = 4};
+            .ranks = 4, .mask = "full", .schedule_name = schedule_name, .pass = pass, .query_heads = 8, .kv_heads = 4};
         const auto schedule = scenario.schedule();
         const auto machine = machine_over(LinkCost::Carrier::copy_engines);
         const SimOptions options;

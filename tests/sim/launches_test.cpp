@@ -35,7 +35,7 @@ Scenario two_blocks(Pass pass) {
             .tokens_per_rank = 64,
             .layout = "contiguous",
             .mask = "full",
-            .algorithm = "pull:1",
+            .schedule_name = "pull:1",
             .pass = pass,
             .query_heads = 2,
             .kv_heads = 2};
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(work_tiles_of_a_launch_wait_in_place_for_a_block_that_is_la
 BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_work_tile_is) {
     auto scenario = two_blocks(Pass::forward);
     scenario.mask = "causal+documents:48,32,48";
-    scenario.algorithm = "pull:2";
+    scenario.schedule_name = "pull:2";
     auto machine = three_sms();
     machine.sms = 64;
     const auto schedule = scenario.schedule();
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_work
 /// done them after 8, 12, 16 and 24 us.
 Scenario two_rings_of_heads() {
     auto scenario = two_blocks(Pass::backward);
-    scenario.algorithm = "joined-ring:2";
+    scenario.schedule_name = "joined-ring:2";
     return scenario;
 }
 

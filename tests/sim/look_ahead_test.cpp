@@ -58,11 +58,11 @@ Op operation(OpKind kind, std::initializer_list<std::uint32_t> after) {
 }
 
 struct Far {
-    const char* algorithm;
+    const char* schedule_name;
     int ranks;
     Pass pass;
     friend std::ostream& operator<<(std::ostream& out, const Far& far) {
-        return out << far.algorithm << " of " << far.ranks << " ranks, " << layouts::to_string(far.pass);
+        return out << far.schedule_name << " of " << far.ranks << " ranks, " << layouts::to_string(far.pass);
     }
 };
 
@@ -78,7 +78,7 @@ BOOST_DATA_TEST_CASE(what_runs_thousands_of_operations_ahead_is_predicted_as_if_
                      far) {
     const auto schedule = Scenario{.ranks = far.ranks,
                                    .tokens_per_rank = 2048,
-                                   .algorithm = far.algorithm,
+                                   .schedule_name = far.schedule_name,
                                    .pass = far.pass,
                                    .query_heads = 32,
                                    .kv_heads = 8}
@@ -94,7 +94,8 @@ BOOST_DATA_TEST_CASE(what_runs_thousands_of_operations_ahead_is_predicted_as_if_
 
 BOOST_AUTO_TEST_CASE(a_receive_that_never_comes_is_found_at_the_end_of_the_schedule) {
     const auto whole =
-        Scenario{.ranks = 64, .algorithm = "pull", .pass = Pass::backward, .query_heads = 8, .kv_heads = 8}.schedule();
+        Scenario{.ranks = 64, .schedule_name = "pull", .pass = Pass::backward, .query_heads = 8, .kv_heads = 8}
+            .schedule();
     BOOST_CHECK_NO_THROW(simulate(*whole, cluster(), rate_options()));
     BOOST_CHECK_EXCEPTION(simulate(Unreceived(*whole, 5), cluster(), rate_options()), Error, [](const auto& error) {
         return std::string(error.what()).find("of rank 4 (send, peer 5) waits for ever") != std::string::npos;

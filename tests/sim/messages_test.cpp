@@ -13,13 +13,13 @@ namespace {
 using layouts::OpKind;
 using layouts::Pass;
 
-std::unique_ptr<Schedule> message_schedule(const std::string& algorithm, Pass pass, std::int64_t tokens) {
+std::unique_ptr<Schedule> message_schedule(const std::string& schedule_name, Pass pass, std::int64_t tokens) {
     layouts::Problem problem;
     problem.tokens = tokens;
     problem.query_heads = 8;
     problem.kv_heads = 2;
     problem.head_dim = problem.value_dim = 64;
-    return test::schedule_of(problem, "causal", "zigzag", 2, {algorithm, pass});
+    return test::schedule_of(problem, "causal", "zigzag", 2, {schedule_name, pass});
 }
 
 std::vector<std::int64_t> pieces_received(const Schedule& schedule) {

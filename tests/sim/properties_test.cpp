@@ -46,9 +46,9 @@ Scenario random_scenario_of_all(std::mt19937& bits, int trial) {
     auto scenario = random_scenario(bits);
     const layouts::Problem heads{.query_heads = scenario.query_heads, .kv_heads = scenario.kv_heads};
     static const auto schedules = tests::schedules_for(heads, {2, 4, 8});
-    scenario.algorithm = schedules[static_cast<std::size_t>(trial) % schedules.size()];
+    scenario.schedule_name = schedules[static_cast<std::size_t>(trial) % schedules.size()];
     do scenario.ranks = pick<int>(bits, {2, 4, 8});
-    while (!tests::suits(heads, scenario.algorithm, scenario.ranks));
+    while (!tests::suits(heads, scenario.schedule_name, scenario.ranks));
     scenario.layout = pick<std::string>(bits, tests::layout_examples());
     scenario.tokens_per_rank = layouts::layout_granularity(scenario.layout, scenario.ranks);
     scenario.mask = pick<std::string>(bits, {"full", "causal", "window:40,0", "prefix:7", "window:30,0+sink:4"});

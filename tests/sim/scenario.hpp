@@ -24,7 +24,7 @@ struct Scenario {
     std::int64_t tokens_per_rank = 32;
     std::string layout = "zigzag";
     std::string mask = "causal";
-    std::string algorithm = "ring";
+    std::string schedule_name = "ring";
     layouts::Pass pass = layouts::Pass::forward;
     layouts::Accumulation accumulation = layouts::Accumulation::carry;
     std::int64_t query_heads = 4;
@@ -38,14 +38,14 @@ struct Scenario {
         problem.kv_heads = kv_heads;
         problem.head_dim = problem.value_dim = head_dim;
         layouts::ScheduleOptions options;
-        options.schedule = algorithm;
+        options.schedule = schedule_name;
         options.pass = pass;
         options.accumulation = accumulation;
         return schedule_of(problem, mask, layout, ranks, options);
     }
 
     std::string describe() const {
-        return fmt::format("{} ranks x {} tokens, {}, {}, {}, {}", ranks, tokens_per_rank, layout, mask, algorithm,
+        return fmt::format("{} ranks x {} tokens, {}, {}, {}, {}", ranks, tokens_per_rank, layout, mask, schedule_name,
                            layouts::to_string(pass));
     }
 };
@@ -138,7 +138,7 @@ inline Scenario random_scenario(std::mt19937& bits) {
         const auto tokens = scenario.ranks * scenario.tokens_per_rank;
         scenario.mask = fmt::format("causal+documents:{},{}", tokens / 3 + 1, tokens - tokens / 3 - 1);
     }
-    scenario.algorithm = pick<std::string>(bits, {"ring", "all-gather:2", "all-gather", "pull"});
+    scenario.schedule_name = pick<std::string>(bits, {"ring", "all-gather:2", "all-gather", "pull"});
     scenario.pass = bits() % 2 ? layouts::Pass::forward : layouts::Pass::backward;
     scenario.accumulation = bits() % 2 ? layouts::Accumulation::carry : layouts::Accumulation::partials;
     return scenario;

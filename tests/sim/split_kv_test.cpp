@@ -47,8 +47,8 @@ BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the
 BOOST_AUTO_TEST_CASE(a_pass_that_is_one_launch_pays_for_one) {
     layouts::Problem problem{.tokens = 2048, .query_heads = 8, .kv_heads = 4, .head_dim = 128};
     problem.queries = {{2047, 2048}};
-    const auto makespan = [&](const std::string& algorithm, const Machine& machine) {
-        const auto schedule = schedule_of(problem, "full", "contiguous", 2, {algorithm});
+    const auto makespan = [&](const std::string& schedule_name, const Machine& machine) {
+        const auto schedule = schedule_of(problem, "full", "contiguous", 2, {schedule_name});
         return layouts::to_seconds(simulate(*schedule, machine).makespan);
     };
     Machine machine;

@@ -16,7 +16,7 @@ from ringlab import _library, kineto
 from ringlab.peers.case import Case
 from ringlab.peers.timing import PASSES, SECONDS
 
-SCHEMA = 3
+SCHEMA = 4
 PREFIX = {"sustained": "rate_", "burst": "burst_rate_"}
 SAMPLES = {"sustained": ("calls", "rounds", ("round", "call", "gpu"),
                          "of one call, back to back with others of its turn, on each GPU"),
@@ -130,7 +130,7 @@ _COLUMNS = {
     "dtype": ("of q, k, v and do", lambda row: row.case.dtype),
     "layout": ("which rank owns which tokens", _of_system("layout")),
     "absent": ("why it was not timed; empty if it was", lambda row: row.absent),
-    "algorithm": ("schedule of a ring, or how the system goes about it", _of_system("algorithm")),
+    "schedule": ("schedule of a ring, or how the system goes about it", _of_system("schedule")),
     "kernels": ("that compute attention", _of_system("kernels")),
     "tokens": ("of the whole sequence", lambda row: row.case.tokens),
     "ranks": ("ring size P", lambda row: row.case.ranks),

@@ -20,7 +20,7 @@ class System:
 
     name: str
     family: str
-    algorithm: str
+    schedule: str
     layout: str
     kernels: str
     positions: torch.Tensor  # of this rank's tokens in the whole sequence, in the order of its shard

@@ -318,10 +318,10 @@ def test_the_record_has_throughputs_columns_and_all_samples(capsys, tmp_path):
     assert status == 0 and f"record: {path}" in said
     with h5py.File(path) as file:
         runs = file["runs"]
-        text = {name: list(runs[name].asstr()) for name in ("system", "kind", "layout", "algorithm", "absent", "mask")}
+        text = {name: list(runs[name].asstr()) for name in ("system", "kind", "layout", "schedule", "absent", "mask")}
         assert text["system"] == ["ringlab", "ulysses", "ulysses:cudnn"]
         assert text["kind"] == ["ring", "peer", "peer"] and text["layout"] == ["zigzag", "contiguous", ""]
-        assert text["algorithm"] == ["ring", "ulysses", ""] and text["mask"] == ["causal"] * 3
+        assert text["schedule"] == ["ring", "ulysses", ""] and text["mask"] == ["causal"] * 3
         assert text["absent"][:2] == ["", ""] and "CUDA" in text["absent"][2]
         assert list(runs["tokens"]) == [64] * 3 and list(runs["ranks"]) == [2] * 3
         assert runs["flop_forward"][0] == 2080 * 4 * 8 * 4 and runs["flop_backward"][0] == 2.5 * runs["flop_forward"][0]

@@ -1,6 +1,6 @@
 // Drafts of plans: which parts form the chain, how many ranks each of them takes up, and which rank gets which item.
 
-#include "layouts/plan/plan_draft.hpp"
+#include "layouts/planned/planned_draft.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -185,13 +185,13 @@ void assign_items(const PlanTask& task, Draft& d, ChainForecast chain, double mo
 
 }  // namespace
 
-PlanTask::PlanTask(const Mask& of_mask, int of_ranks, const PlanPrices& of_prices)
+PlanTask::PlanTask(const Mask& of_mask, int of_ranks, const LayoutPrices& of_prices)
     : mask(of_mask),
       prices(of_prices),
       ranks(static_cast<std::size_t>(of_ranks)),
       share(mask.tokens() / of_ranks),
       grain(share >= 4 * prices.tile ? prices.tile : 1),
-      parts(plan_parts(mask)),
+      parts(packed_documents(mask)),
       pricer(mask, parts, prices, of_ranks) {
     for (const auto& part : parts) {
         whole.push_back(pricer.whole(part));

@@ -1,4 +1,4 @@
-#include "sim/cost/plan_prices.hpp"
+#include "sim/cost/layout_prices.hpp"
 
 #include "sim/tiles/kernels.hpp"
 
@@ -80,9 +80,9 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
 
 }  // namespace
 
-layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
-                                layouts::DType gradient_dtype) {
-    layouts::PlanPrices prices;
+layouts::LayoutPrices layout_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
+                                    layouts::DType gradient_dtype) {
+    layouts::LayoutPrices prices;
     prices.ranks_per_host = std::min(machine.gpus_per_host, ranks);
     prices.tile = machine.forward.tile_rows;
     prices.crosses_once = ranks > machine.gpus_per_host;

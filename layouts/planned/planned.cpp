@@ -1,41 +1,41 @@
-#include "layouts/plan/plan.hpp"
+#include "layouts/planned/planned.hpp"
 
-#include "layouts/plan/plan_pricer.hpp"
+#include "layouts/planned/planned_pricer.hpp"
 
 #include <algorithm>
 
 namespace ringlab::layouts {
 
-const PlanPrices& default_plan_prices() {
-    static const PlanPrices prices{.passes = {PassPrices{.pair = 5.0917e-11,
-                                                         .row = 2.1357e-08,
-                                                         .piece = 6.0188e-07,
-                                                         .again = 9.0657e-09,
-                                                         .owner = 1.0081e-05,
-                                                         .visit = 1.6152e-08,
-                                                         .key = 6.6702e-09,
-                                                         .inside = {.key = 1.0530e-08},
-                                                         .between = {.key = 8.5333e-08},
-                                                         .tile_rows = 128,
-                                                         .cut = 4.4297e-01},
-                                              PassPrices{.pair = 1.3650e-10,
-                                                         .row = 2.9730e-08,
-                                                         .piece = 8.4359e-07,
-                                                         .owner = 2.9539e-05,
-                                                         .key = 5.4754e-09,
-                                                         .sum = 7.1164e-06,
-                                                         .sum_key = 6.4044e-09,
-                                                         .inside = {.key = 1.0530e-08, .gradient = 2.1059e-08},
-                                                         .between = {.key = 8.5333e-08, .gradient = 1.7067e-07},
-                                                         .tile_rows = 64,
-                                                         .cut = 5.0882e-01}},
-                                   .ranks_per_host = 8,
-                                   .tile = 128,
-                                   .crosses_once = true};
+const LayoutPrices& default_layout_prices() {
+    static const LayoutPrices prices{.passes = {PassPrices{.pair = 5.0917e-11,
+                                                           .row = 2.1357e-08,
+                                                           .piece = 6.0188e-07,
+                                                           .again = 9.0657e-09,
+                                                           .owner = 1.0081e-05,
+                                                           .visit = 1.6152e-08,
+                                                           .key = 6.6702e-09,
+                                                           .inside = {.key = 1.0530e-08},
+                                                           .between = {.key = 8.5333e-08},
+                                                           .tile_rows = 128,
+                                                           .cut = 4.4297e-01},
+                                                PassPrices{.pair = 1.3650e-10,
+                                                           .row = 2.9730e-08,
+                                                           .piece = 8.4359e-07,
+                                                           .owner = 2.9539e-05,
+                                                           .key = 5.4754e-09,
+                                                           .sum = 7.1164e-06,
+                                                           .sum_key = 6.4044e-09,
+                                                           .inside = {.key = 1.0530e-08, .gradient = 2.1059e-08},
+                                                           .between = {.key = 8.5333e-08, .gradient = 1.7067e-07},
+                                                           .tile_rows = 64,
+                                                           .cut = 5.0882e-01}},
+                                     .ranks_per_host = 8,
+                                     .tile = 128,
+                                     .crosses_once = true};
     return prices;
 }
 
-PlanPrices for_whole_blocks(PlanPrices prices) {
+LayoutPrices for_whole_blocks(LayoutPrices prices) {
     prices.whole_blocks = true;
     prices.crosses_once = false;
     // All keys are in one launch, which reads a tile of rows once.
@@ -43,7 +43,7 @@ PlanPrices for_whole_blocks(PlanPrices prices) {
     return prices;
 }
 
-std::string text_of(const PlanPrices& prices) {
+std::string text_of(const LayoutPrices& prices) {
     std::string text =
         fmt::format("ranks_per_host = {}\ntile = {}\ncrosses_once = {}\nwhole_blocks = {}\nmost_gathered = {}\n",
                     prices.ranks_per_host, prices.tile, prices.crosses_once, prices.whole_blocks, prices.most_gathered);
@@ -71,13 +71,13 @@ std::string text_of(const PlanPrices& prices) {
     return text;
 }
 
-std::vector<PlanPart> plan_parts(const Mask& mask) {
+std::vector<PackedDocument> packed_documents(const Mask& mask) {
     std::vector<Interval> reaches;  // rows of segments and all keys that they see
     for (const auto& segment : mask.segments())
         if (const auto keys = keys_of(mask, segment.rows); keys.size() > 0)
             reaches.push_back({std::min(keys.begin, segment.rows.begin), std::max(keys.end, segment.rows.end)});
     const KeyCounter all_keys(std::array{Run{0, 1, mask.tokens()}});
-    std::vector<PlanPart> parts;
+    std::vector<PackedDocument> parts;
     const auto add = [&](Interval tokens) {
         const Run rows{tokens.begin, 1, tokens.size()};
         if (rows.count > 0) parts.push_back({tokens, static_cast<double>(visible_pairs(mask, {&rows, 1}, all_keys))});
@@ -92,10 +92,10 @@ std::vector<PlanPart> plan_parts(const Mask& mask) {
     return parts;
 }
 
-PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {
-    const auto parts = plan_parts(mask);
+LayoutCost layout_cost(const Layout& layout, const Mask& mask, const LayoutPrices& prices) {
+    const auto parts = packed_documents(mask);
     auto pieces = pieces_of(layout, parts);
-    return PlanPricer(mask, parts, prices, layout.ranks()).cost(pieces, layout.ranks());
+    return LayoutPricer(mask, parts, prices, layout.ranks()).cost(pieces, layout.ranks());
 }
 
 namespace {
@@ -106,7 +106,7 @@ Layout planned(const std::string& machine, const Mask& mask, int ranks) {
         "layout planned:{0} is for the prices of machine {0}, which experiments read alone; planned by itself is for "
         "H200 in hosts of eight",
         machine);
-    auto prices = default_plan_prices();
+    auto prices = default_layout_prices();
     prices.crosses_once = ranks > prices.ranks_per_host;  // inside one host `seen` has a launch for each rank
     return planned_layout(mask, ranks, prices);
 }

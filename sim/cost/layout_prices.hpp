@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/plan/plan.hpp"
+#include "layouts/planned/planned.hpp"
 #include "layouts/problem/problem.hpp"
 #include "sim/machine/machine.hpp"
 
@@ -8,7 +8,7 @@ namespace ringlab::sim {
 
 /// The prices for which the layout `planned` is made on a machine. They follow from its prices of tiles, for the
 /// schedule `seen`, at the sustained clock. `ranks` is the number of ranks of one ring, rank r on GPU r.
-layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
-                                layouts::DType gradient_dtype = layouts::DType::fp32);
+layouts::LayoutPrices layout_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
+                                    layouts::DType gradient_dtype = layouts::DType::fp32);
 
 }  // namespace ringlab::sim

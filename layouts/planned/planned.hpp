@@ -43,7 +43,7 @@ struct PassPrices {
 };
 
 /// The prices that a plan is made for. `layouts/` knows no machine, so the caller makes this table from one.
-struct PlanPrices {
+struct LayoutPrices {
     std::array<PassPrices, 2> passes;  ///< by Pass
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
     std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
@@ -56,32 +56,32 @@ struct PlanPrices {
     bool whole_blocks = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
 
-    friend bool operator==(const PlanPrices&, const PlanPrices&) = default;
+    friend bool operator==(const LayoutPrices&, const LayoutPrices&) = default;
 };
 
 /// Attention with 64:8 heads of 128 in bf16 on hosts of eight H200 with a network port of 400 Gb/s for each
-/// (`plan_prices()` of h200_cluster.toml). Plans use these prices if no others are given.
-const PlanPrices& default_plan_prices();
+/// (`layout_prices()` of h200_cluster.toml). Plans use these prices if no others are given.
+const LayoutPrices& default_layout_prices();
 
 /// The same prices for a schedule that moves whole blocks.
-PlanPrices for_whole_blocks(PlanPrices prices);
+LayoutPrices for_whole_blocks(LayoutPrices prices);
 
 /// Every price with its name and all its digits, one a line. Records keep a digest of this text.
-std::string text_of(const PlanPrices& prices);
+std::string text_of(const LayoutPrices& prices);
 
 /// An interval of tokens that sees only itself.
-struct PlanPart {
+struct PackedDocument {
     Interval tokens;
     double pairs = 0;  ///< that its rows see
 };
 
 /// The parts of a mask in order, which together have all of its tokens. Consecutive tokens that see nothing and are not
 /// seen form one part without pairs.
-std::vector<PlanPart> plan_parts(const Mask& mask);
+std::vector<PackedDocument> packed_documents(const Mask& mask);
 
 /// The cost of a layout, by the closed form that a plan minimises: for each pass the time of the slowest rank. A rank's
 /// time is that of its work, but at least that of its busier link, because the schedule hides messages behind work.
-struct PlanCost {
+struct LayoutCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link
     std::int64_t most_gathered = 0;   ///< tokens of other ranks that any one rank receives
@@ -89,12 +89,12 @@ struct PlanCost {
 };
 
 /// Throws Error unless all runs of the layout have stride 1.
-PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices);
+LayoutCost layout_cost(const Layout& layout, const Mask& mask, const LayoutPrices& prices);
 
 /// Makes a plan, as docs/how-to/packed-documents.md describes it. Where whole blocks move, it is the cheapest of the
 /// layouts `balanced`, `zigzag` and `contiguous`.
 /// Every rank gets the same number of tokens. `name` becomes the name of the layout. The same arguments always give the
 /// same layout. Throws Error unless the number of tokens is a multiple of `ranks`.
-Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name = "planned");
+Layout planned_layout(const Mask& mask, int ranks, const LayoutPrices& prices, std::string name = "planned");
 
 }  // namespace ringlab::layouts

@@ -1,18 +1,19 @@
-#include "layouts/plan/plan_pricer.hpp"
+#include "layouts/planned/planned_pricer.hpp"
 
 #include <algorithm>
 #include <utility>
 
 namespace ringlab::layouts {
 
-Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts) {
+Pieces pieces_of(const Layout& layout, std::span<const PackedDocument> parts) {
     Pieces pieces(parts.size());
     for (int rank = 0; rank < layout.ranks(); ++rank) {
         std::int64_t place = 0;
         for (const auto& run : layout.shard(rank)) {
             require(run.stride == 1 || run.count == 1, "layout {} has runs of stride {}; plans have stride 1",
                     layout.name(), run.stride);
-            auto part = std::ranges::upper_bound(parts, run.first, {}, [](const PlanPart& p) { return p.tokens.end; });
+            auto part =
+                std::ranges::upper_bound(parts, run.first, {}, [](const PackedDocument& p) { return p.tokens.end; });
             for (; part != parts.end() && part->tokens.begin <= run.last(); ++part) {
                 const Interval tokens{std::max(run.first, part->tokens.begin),
                                       std::min(run.last() + 1, part->tokens.end)};
@@ -22,14 +23,14 @@ Pieces pieces_of(const Layout& layout, std::span<const PlanPart> parts) {
         }
     }
     for (auto& of_part : pieces)
-        std::ranges::sort(of_part, {}, [](const PlanPiece& piece) { return piece.tokens.begin; });
+        std::ranges::sort(of_part, {}, [](const DocumentPiece& piece) { return piece.tokens.begin; });
     return pieces;
 }
 
 namespace {
 
 struct OwnedPiece {
-    PlanPiece* piece;
+    DocumentPiece* piece;
     std::size_t part;
     bool is_cut;
     std::int64_t end() const { return piece->place + piece->tokens.size(); }
@@ -66,8 +67,8 @@ void count_tiles_of_rank(std::span<const OwnedPiece> pieces, std::span<const Own
 
 }  // namespace
 
-std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std::int64_t tile) {
-    std::vector<std::vector<PlanPiece*>> owned(static_cast<std::size_t>(ranks));
+std::vector<std::vector<DocumentPiece*>> place_pieces(Pieces& pieces, int ranks, std::int64_t tile) {
+    std::vector<std::vector<DocumentPiece*>> owned(static_cast<std::size_t>(ranks));
     for (const bool whole_tiles : {true, false})
         for (auto& of_part : pieces)
             for (auto& piece : of_part)
@@ -83,7 +84,7 @@ std::vector<std::vector<PlanPiece*>> place_pieces(Pieces& pieces, int ranks, std
     return owned;
 }
 
-void count_tiles(Pieces& pieces, int ranks, const PlanPrices& prices) {
+void count_tiles(Pieces& pieces, int ranks, const LayoutPrices& prices) {
     std::vector<std::vector<OwnedPiece>> owned(static_cast<std::size_t>(ranks));
     for (std::size_t part = 0; part < pieces.size(); ++part)
         for (auto& piece : pieces[part]) {
@@ -107,7 +108,7 @@ void count_tiles(Pieces& pieces, int ranks, const PlanPrices& prices) {
 }
 
 /// Counts of what a rank does in a pass.
-struct PlanPricer::Load {
+struct LayoutPricer::Load {
     double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
     std::array<double, 2> wasted{};   // by pass: pairs that tiles of cut parts compute above those that rows see
@@ -119,7 +120,7 @@ struct PlanPricer::Load {
 };
 
 /// The loads of all ranks, and which pairs have been counted in them.
-struct PlanPricer::Loads {
+struct LayoutPricer::Loads {
     explicit Loads(std::size_t ranks) : by_rank(ranks), attends(ranks * ranks), gives(ranks * ranks) {}
     int ranks() const { return static_cast<int>(by_rank.size()); }
     Load& of(int rank) { return by_rank[static_cast<std::size_t>(rank)]; }
@@ -134,30 +135,31 @@ struct PlanPricer::Loads {
     std::vector<bool> attends, gives;  // (rank, launch), (giver, reader)
 };
 
-double PlanPricer::seconds_of(const LinkPrices& link, double received, double given) {
+double LayoutPricer::seconds_of(const LinkPrices& link, double received, double given) {
     return std::max(received * link.key + given * link.gradient, given * link.key + received * link.gradient);
 }
 
-double PlanPricer::work_of(const Load& load, Pass pass, const PassPrices& prices) {
+double LayoutPricer::work_of(const Load& load, Pass pass, const PassPrices& prices) {
     return prices.pair * (load.pairs + load.wasted[static_cast<std::size_t>(pass)]) + prices.row * load.rows +
            prices.piece * load.pieces + (load.launches > 0 ? prices.again * load.shard : 0) +
            prices.owner * load.launches + prices.visit * load.visits + prices.key * load.gathered() +
            prices.sum * load.readers + prices.sum_key * load.keys_returned;
 }
 
-PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices, int ranks)
+LayoutPricer::LayoutPricer(const Mask& mask, std::span<const PackedDocument> parts, const LayoutPrices& prices,
+                           int ranks)
     : mask_(mask),
       parts_(parts),
       prices_(prices),
       block_(static_cast<double>(mask.tokens()) / ranks),
       keys_(std::array{Run{0, 1, mask.tokens()}}) {}
 
-double PlanPricer::pairs(Interval rows) const {
+double LayoutPricer::pairs(Interval rows) const {
     const Run run{rows.begin, 1, rows.size()};
     return static_cast<double>(visible_pairs(mask_, {&run, 1}, keys_));
 }
 
-double PlanPricer::whole(const PlanPart& part) const {
+double LayoutPricer::whole(const PackedDocument& part) const {
     double seconds = 0;
     for (const auto& pass : prices_.passes)
         seconds += pass.pair * part.pairs + pass.row * static_cast<double>(part.tokens.size()) + pass.piece;
@@ -178,10 +180,10 @@ Interval keys_of(const Mask& mask, Interval rows) {
     return seen;
 }
 
-PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
+LayoutCost LayoutPricer::cost(Pieces& pieces, int ranks) const {
     count_tiles(pieces, ranks, prices_);
     Loads loads(static_cast<std::size_t>(ranks));
-    PlanCost cost;
+    LayoutCost cost;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
         add_own_rows(parts_[i], pieces[i], loads.by_rank);
         if (parts_[i].pairs > 0) add_keys_of_others(pieces[i], loads);
@@ -204,7 +206,8 @@ PlanCost PlanPricer::cost(Pieces& pieces, int ranks) const {
 }
 
 /// Adds the work on each rank's own rows of a part, which does not depend on who owns the keys.
-void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const {
+void LayoutPricer::add_own_rows(const PackedDocument& part, std::span<const DocumentPiece> pieces,
+                                std::span<Load> loads) const {
     const bool is_cut = pieces.size() > 1;
     for (const auto& piece : pieces) {
         auto& load = loads[static_cast<std::size_t>(piece.rank)];
@@ -225,7 +228,7 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
 }
 
 /// Adds the keys of a part that its owners see of each other.
-void PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
+void LayoutPricer::add_keys_of_others(std::span<const DocumentPiece> pieces, Loads& loads) const {
     std::vector<int> owners;
     for (const auto& piece : pieces) owners.push_back(piece.rank);
     std::ranges::sort(owners);
@@ -243,7 +246,7 @@ void PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& lo
         giver.readers += is_first;
         loads.of(to).received[network] += keys;
     };
-    std::vector<std::vector<const PlanPiece*>> rows_of(owners.size());
+    std::vector<std::vector<const DocumentPiece*>> rows_of(owners.size());
     for (const auto& piece : pieces)
         rows_of[static_cast<std::size_t>(std::ranges::lower_bound(owners, piece.rank) - owners.begin())].push_back(
             &piece);

@@ -1,6 +1,6 @@
 // Makes plans: drafts are evened out, cut into pieces and priced, and the cheapest one wins.
 
-#include "layouts/plan/plan_draft.hpp"
+#include "layouts/planned/planned_draft.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ struct Share {
     std::int64_t tokens = 0;
 };
 
-void append(std::vector<PlanPiece>& pieces, Interval tokens, int rank) {
+void append(std::vector<DocumentPiece>& pieces, Interval tokens, int rank) {
     if (!pieces.empty() && pieces.back().rank == rank)
         pieces.back().tokens.end = tokens.end;
     else
@@ -25,8 +25,9 @@ void append(std::vector<PlanPiece>& pieces, Interval tokens, int rank) {
 
 /// Cuts the part into `bands` bands. A rank has the same number of tiles in each band, and the rest of its tokens in
 /// the last one. The order of the ranks is reversed from one band to the next.
-std::vector<PlanPiece> in_bands(const PlanTask& task, std::size_t part, const std::vector<Share>& shares, int bands) {
-    std::vector<PlanPiece> pieces;
+std::vector<DocumentPiece> in_bands(const PlanTask& task, std::size_t part, const std::vector<Share>& shares,
+                                    int bands) {
+    std::vector<DocumentPiece> pieces;
     auto at = task.parts[part].tokens.begin;
     for (int band = 0; band < bands; ++band)
         for (std::size_t k = 0; k < shares.size(); ++k) {
@@ -41,10 +42,10 @@ std::vector<PlanPiece> in_bands(const PlanTask& task, std::size_t part, const st
 
 /// Cuts the part into as many bands as are needed to give every rank about the same number of pairs per token: one if
 /// all rows see equally many keys, two if later rows see more; but at most `limit`.
-std::vector<PlanPiece> in_even_bands(const PlanTask& task, std::size_t part, const std::vector<Share>& shares,
-                                     int limit) {
+std::vector<DocumentPiece> in_even_bands(const PlanTask& task, std::size_t part, const std::vector<Share>& shares,
+                                         int limit) {
     constexpr double even = 1.03;
-    std::vector<PlanPiece> best;
+    std::vector<DocumentPiece> best;
     auto least = std::numeric_limits<double>::infinity();
     const auto length = static_cast<double>(task.length(part)), mean = task.parts[part].pairs / length;
     for (int bands = 1; bands <= limit && least > even; bands *= 2) {
@@ -184,7 +185,7 @@ private:
 };
 
 /// The price of a plan, which is out of all proportion if there is not the memory for it.
-double price_within_memory(const PlanCost& cost, const PlanPrices& prices) {
+double price_within_memory(const LayoutCost& cost, const LayoutPrices& prices) {
     constexpr double too_much = 1e6;  // seconds
     const bool fits = prices.most_gathered == 0 || cost.most_gathered <= prices.most_gathered;
     return cost.total() + (fits ? 0 : too_much);
@@ -205,8 +206,8 @@ public:
 
     Pieces plan() {
         const auto ranks = task_.ranks, parts = task_.parts.size();
-        constexpr double most_plans = 100000;
-        if (std::pow(static_cast<double>(ranks), static_cast<double>(parts)) <= most_plans) take_all_wholes();
+        constexpr double most_layouts = 100000;
+        if (std::pow(static_cast<double>(ranks), static_cast<double>(parts)) <= most_layouts) take_all_wholes();
         if (!task_.is_large()) {
             take_all_orders();
             for (const auto& layout : simple_layouts({"zigzag", "contiguous"}, task_.mask, static_cast<int>(ranks)))
@@ -225,7 +226,7 @@ public:
     }
 
 private:
-    PlanCost take(auto&& pieces) {
+    LayoutCost take(auto&& pieces) {
         const auto ranks = static_cast<int>(task_.ranks);
         place_pieces(pieces, ranks, task_.grain);
         auto cost = task_.pricer.cost(pieces, ranks);
@@ -290,7 +291,7 @@ private:
     double least_ = std::numeric_limits<double>::infinity();
 };
 
-std::vector<std::vector<Run>> planned_shards(const Mask& mask, int ranks, const PlanPrices& prices) {
+std::vector<std::vector<Run>> planned_shards(const Mask& mask, int ranks, const LayoutPrices& prices) {
     const PlanTask task(mask, ranks, prices);
     auto pieces = Planner(task).plan();
     std::vector<std::vector<Run>> shards;
@@ -302,10 +303,10 @@ std::vector<std::vector<Run>> planned_shards(const Mask& mask, int ranks, const 
 }
 
 /// Equal chunks, because cuts cause no messages where whole blocks move. The layouts with few cuts need fewer blocks.
-std::vector<std::vector<Run>> shards_of_whole_blocks(const Mask& mask, int ranks, const PlanPrices& prices) {
+std::vector<std::vector<Run>> shards_of_whole_blocks(const Mask& mask, int ranks, const LayoutPrices& prices) {
     const auto layouts = simple_layouts({"balanced", "zigzag", "contiguous"}, mask, ranks);
     const auto best = std::ranges::min_element(layouts, {}, [&](const Layout& layout) {
-        return price_within_memory(plan_cost(layout, mask, prices), prices);
+        return price_within_memory(layout_cost(layout, mask, prices), prices);
     });
     std::vector<std::vector<Run>> shards;
     for (int rank = 0; rank < ranks; ++rank) shards.emplace_back(best->shard(rank).begin(), best->shard(rank).end());
@@ -314,7 +315,7 @@ std::vector<std::vector<Run>> shards_of_whole_blocks(const Mask& mask, int ranks
 
 }  // namespace
 
-Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name) {
+Layout planned_layout(const Mask& mask, int ranks, const LayoutPrices& prices, std::string name) {
     require(ranks > 0 && mask.tokens() % ranks == 0,
             "{} tokens do not divide into layout {} over {} ranks: every rank owns as many", mask.tokens(), name,
             ranks);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/plan/plan_pricer.hpp"
+#include "layouts/planned/planned_pricer.hpp"
 
 #include <limits>
 #include <vector>
@@ -10,7 +10,7 @@ namespace ringlab::layouts {
 /// What a plan is made of and for.
 struct PlanTask {
     /// Mask and prices must outlive the task.
-    PlanTask(const Mask& mask, int ranks, const PlanPrices& prices);
+    PlanTask(const Mask& mask, int ranks, const LayoutPrices& prices);
     PlanTask(const PlanTask&) = delete;
     PlanTask& operator=(const PlanTask&) = delete;
 
@@ -20,12 +20,12 @@ struct PlanTask {
     bool is_large() const { return ranks > 128; }
 
     const Mask& mask;
-    const PlanPrices& prices;
+    const LayoutPrices& prices;
     std::size_t ranks;
     std::int64_t share;  ///< tokens of a rank
     std::int64_t grain;  ///< parts are cut at multiples of it, if possible
-    std::vector<PlanPart> parts;
-    PlanPricer pricer;
+    std::vector<PackedDocument> parts;
+    LayoutPricer pricer;
     std::vector<double> whole;  ///< by part: seconds of both passes, if one rank owns all of it
     double mean = 0;            ///< of a rank's part of these seconds
 };

@@ -171,7 +171,7 @@ void run_all(int argc, char** argv) {
         auto provenance = experiments::collect_provenance(argc, argv);
         provenance.set("machine", std::string("h200_cluster"));
         provenance.set("machine_text", machine.text);
-        record.emplace(argv[1], experiments::RecordMode::overwrite,
+        record.emplace(std::filesystem::path(argv[1]), experiments::RecordMode::overwrite,
                        experiments::RecordHeader{"benchmark_ring", "How fast the simulator plays a ring",
                                                  fmt::format("rounds = {}\n", rounds)},
                        std::move(provenance));

@@ -165,9 +165,9 @@ private:
         const auto opposite = layouts::counterpart(number);
         auto& others = lane(opposite);
         if (lane(number).ended >= others.ops.size()) return true;
-        const auto head = others.ops[lane(number).ended];
-        auto& other = node(head);
-        if (other.ready == unknown && (others.head() != head || !is_ready(opposite))) return false;
+        const auto first = others.ops[lane(number).ended];
+        auto& other = node(first);
+        if (other.ready == unknown && (others.head() != first || !is_ready(opposite))) return false;
         self.ready = other.ready = std::max(self.ready, other.ready);
         if (other.end == unknown)
             end(opposite);
@@ -176,7 +176,7 @@ private:
         return true;
     }
 
-    /// Resolves a cycle of halves that wait for each other, head can happen if ranks differ: the first one that waits
+    /// Resolves a cycle of halves that wait for each other, first can happen if ranks differ: the first one that waits
     /// starts alone.
     bool force() {
         for (Lane number = 0; number < std::ssize(lanes_); ++number) {

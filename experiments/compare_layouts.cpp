@@ -168,7 +168,7 @@ int study(Config& config, int argc, char** argv) {
         describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.rings);
         const auto& ring = trial.rings.front();
         const auto memory = describe_predicted_memory(trial.run, trial.plan,
-                                                      memory_model(config.execution.backend, trial.policy, true));
+                                                      memory_when_judged(config.execution.backend, trial.policy));
         describe_memory_error(trial.run, memory, ring);
         predictor.keep_measured(name, *trial.plan.forward, ring.forward.timeline());
         predictor.keep_measured(name, *trial.plan.backward, ring.backward.timeline());

@@ -262,8 +262,7 @@ int body(Config& config, int argc, char** argv) {
                     "seconds_predicted");
             }
         }
-        describe_predicted_memory(
-            run, plan, memory_model(config.execution.backend, policy_from(setup.policy, plan.problem.dtype), false));
+        describe_predicted_memory(run, plan, memory_on_gpus(policy_from(setup.policy, plan.problem.dtype)));
         return run;
     };
     {

@@ -66,7 +66,7 @@ Config defaults() {
 /// The rings of published tables, as today's model has them; a run for each system and size.
 int study_published(const Config& config, int argc, char** argv) {
     for (const auto& option : config.given)
-        require(option == "published" || option == "output" || option == "overwrite" || option == "config",
+        require(option == "published" || option == "output" || option == "overwrite",
                 "--published {}: the tables decide what is predicted and on which machine; leave out --{}",
                 config.scoring.published.front(), option);
     auto provenance = collect_provenance(argc, argv);
@@ -115,7 +115,7 @@ int study_records(const Config& config, const std::string& asked, int argc, char
     const bool all = config.timing.measured == all_records;  // each with the machine file of its machine
     for (const auto& option : config.given)
         require("--" + option == asked || option == "measured" || option == "output" || option == "overwrite" ||
-                    option == "config" || (!all && (option == "machines" || option == "transports")),
+                    (!all && (option == "machines" || option == "transports")),
                 "{}: the records decide what is predicted{}; leave out --{}", asked, all ? " and on which machine" : "",
                 option);
     const auto records = records_named(config, asked);

@@ -41,7 +41,7 @@ std::string not_determined_by(const std::string& measurements);
 /// Part of the source of a rate that is higher than the device's data sheet allows.
 inline constexpr const char* above_data_sheet = "above the data sheet's rate";
 
-/// Why some prices are 0 without a fit, by key without the section of the pass: "finish_us", "ends.share_us".
+/// Why some prices are 0 without a fit, by key without the section of the pass.
 using SourcesOfZeros = std::map<std::string, std::string>;
 
 /// Something that was timed, and the seconds that the cost model predicts for it with the prices as they are.

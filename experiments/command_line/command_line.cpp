@@ -35,7 +35,7 @@ struct Requests {
     std::string preset;
 };
 
-void add_output(Options& options, OutputConfig& output, FileKind kind) {
+void add_output(Options& options, OutputConfig& output, FileKind kind, bool has_sizes) {
     const bool is_record = kind == FileKind::record;
     options.section("Where results go");
     options
@@ -44,7 +44,7 @@ void add_output(Options& options, OutputConfig& output, FileKind kind) {
                  "; without the option, -2, -3 and so on is added if the file exists")
         .short_name("o")
         .changes_no_result();
-    if (is_record)
+    if (is_record && has_sizes)  // without sizes there are no cases of which some may be done
         options
             .add_flag("resume", output.resume,
                       "continue a record: do only the runs that it lacks. Refused if a file that was read for it has "
@@ -56,14 +56,15 @@ void add_output(Options& options, OutputConfig& output, FileKind kind) {
         .changes_no_result();
 }
 
-void add_general(Options& options, Requests& requests, FileKind kind) {
+void add_general(Options& options, Requests& requests, FileKind kind, bool has_sizes) {
     options.section("General");
-    options
-        .add("preset", &requests.preset, "NAME",
-             "sizes of a real model, by name (see --list) or as a file of 'name = value' lines. The command line "
-             "overrides it")
-        .without("none")
-        .changes_no_result();
+    if (has_sizes)
+        options
+            .add("preset", &requests.preset, "NAME",
+                 "sizes of a real model, by name (see --list) or as a file of 'name = value' lines. The command line "
+                 "overrides it")
+            .without("none")
+            .changes_no_result();
     options
         .add_flag("list", requests.list,
                   "show all layouts, masks, schedules, inputs, machines and presets, each with a description")
@@ -172,8 +173,9 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     Options options;
     options.section("What is computed");
     experiment.add_options(options, config);
-    add_output(options, config.output, experiment.output);
-    add_general(options, requests, experiment.output);
+    const bool has_sizes = options.has("heads");
+    add_output(options, config.output, experiment.output, has_sizes);
+    add_general(options, requests, experiment.output, has_sizes);
     options.read_command_line(argc, argv);
     if (answered(requests, experiment, options)) return {};
     const auto typed = options.given();

@@ -41,7 +41,7 @@ struct RunOptions {
 RunOptions judged_options(const ExecutionConfig& config, const Policy& policy,
                           std::span<const reference::Inputs> inputs, int repeats);
 
-/// As `throughput` and `validate` time rings: until clocks and power are steady.
+/// As `throughput` times rings: until clocks and power are steady.
 RunOptions timed_options(const ExecutionConfig& config, const TimingConfig& timing, std::uint64_t seed);
 
 using gpu::CallTiming;

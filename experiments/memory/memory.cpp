@@ -219,10 +219,14 @@ std::vector<int> ranks_to_look_at(const Schedule& schedule) {
 
 std::int64_t MemoryNeed::scratch() const { return sum_of(slots) + statistics + lists + staging; }
 
-MemoryModel memory_model(const std::string& backend, const Policy& policy, bool executed) {
+MemoryModel memory_on_gpus(const Policy& policy) {
     MemoryModel model;
     model.round_running_output = policy.running_output_rounded;
-    if (!executed) return model;
+    return model;
+}
+
+MemoryModel memory_when_judged(const std::string& backend, const Policy& policy) {
+    auto model = memory_on_gpus(policy);
     model.round_results = false;  // what is judged is left as it was summed
     if (backend == "cpu") model.executor = MemoryModel::Executor::cpu;
     return model;

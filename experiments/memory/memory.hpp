@@ -32,9 +32,11 @@ struct MemoryModel {
     bool round_running_output = false;  ///< see Policy
 };
 
-/// The memory model of a plan that `backend` executes. Without a backend: of GPUs that leave results in the types that
-/// a model wants.
-MemoryModel memory_model(const std::string& backend, const Policy& policy, bool executed);
+/// The memory model of GPUs that leave results in the types that a model wants.
+MemoryModel memory_on_gpus(const Policy& policy);
+
+/// That of a plan whose results `backend` makes to be judged.
+MemoryModel memory_when_judged(const std::string& backend, const Policy& policy);
 
 /// Memory of one rank. `backward` may be null: a forward pass alone. Reads the rank's operations.
 MemoryNeed memory_need(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,

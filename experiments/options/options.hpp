@@ -88,6 +88,7 @@ public:
     /// Throws Error if an option was given that another backend than `backend` has.
     void require_fits(const std::string& backend) const;
 
+    bool has(const std::string& name) const { return find_if_known(name) != nullptr; }
     /// Names of the options that were given, wherever.
     const std::set<std::string>& given() const { return given_; }
 

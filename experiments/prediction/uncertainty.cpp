@@ -206,7 +206,7 @@ std::string trust_line(const std::string& name, const sim::Machine& machine, con
         text += fmt::format(" On average they took {:.1f} % more or less than predicted, {:.1f} % at most.",
                             100 * uncertainty.mean(), 100 * uncertainty.largest());
     if (const auto derived = sim::derived_figures(machine); derived > 0)
-        text += fmt::format(" {} of its {} figures are derived from the others, by the rules of sim/README.md.",
+        text += fmt::format(" {} of its {} figures are derived from the others, by the rules of docs/reference/machine-files.md.",
                             derived, machine.figures.size());
     return text + "\n";
 }

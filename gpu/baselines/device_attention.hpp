@@ -20,9 +20,11 @@ public:
     ~DeviceAttention();
 
     /// By name; valid while this object lives.
-    /// - "forward": one launch, o in the problem's dtype, and lse. "forward_first", "forward_carried", "forward_last":
-    ///   of a row's blocks the first, one in the middle, the last: (o, m, l) read and written in fp32. "forward_kept"
-    ///   and "forward_last_kept": with o in fp32 as well, as a pass keeps it for the next one.
+    /// - "forward": one launch, o in the problem's dtype, and lse. "forward_first", "forward_carried": of a row's
+    /// blocks
+    ///   the first, and one in the middle, with (o, m, l) read and written in fp32. "forward_kept" and
+    ///   "forward_last_kept": the only block, and the last, with o in fp32 as well, as a pass keeps it for the next
+    ///   one.
     /// - "backward_kernel": the attend alone, with dk and dv in the problem's dtype; "backward_block" in fp32.
     ///   "backward_prepare": what goes before all blocks; "backward_add": dk and dv of a block added to others;
     ///   "backward_round": gradients from fp32. "backward": all that a whole sequence needs, with dk and dv as in

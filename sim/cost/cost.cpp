@@ -102,7 +102,7 @@ KeyLaunches CostModel::key_launches(int rank) const {
 }
 
 double CostModel::slowdown(int rank, layouts::OpIndex index) const {
-    return draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) * measured(rank, index).factor / clock(rank);
+    return draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) / clock(rank);
 }
 
 /// Added in the rate model, which counts only visible pairs.
@@ -179,17 +179,13 @@ Picoseconds CostModel::time_of_tiles_alone(const Op& attend, int rank, Picosecon
 Picoseconds CostModel::at_clock(double seconds, int rank) const { return ticks(seconds / clock(rank)); }
 
 Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
-    const auto given = measured(rank, index);
-    const auto factor = draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) * given.factor;
-    return stretched(compute(op, rank), factor) + given.lag;
+    return stretched(compute(op, rank), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));
 }
 
 TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex index) const {
-    const auto given = measured(rank, index);
-    const auto factor = draws_.transfer_factor(rank, index) * given.factor;
+    const auto factor = draws_.transfer_factor(rank, index);
     // Noise changes the duration and not the latency: the engine relies on there being few different latencies.
     if (factor != 1) cost.duration = std::max<Picoseconds>(0, stretched(cost.whole(), factor) - cost.latency);
-    cost.duration += given.lag;
     return cost;
 }
 
@@ -216,8 +212,6 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
 }
 
 Picoseconds CostModel::begin_of_pass(int rank) const {
-    if (options_.measured)
-        if (const auto given = options_.measured->begin(rank)) return *given;
     if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
@@ -238,8 +232,6 @@ double CostModel::sink_seconds(std::int64_t rows) const {
 }
 
 Picoseconds CostModel::end_of_pass(int rank) const {
-    if (options_.measured)
-        if (const auto given = options_.measured->end(rank)) return *given;
     if (is_free(Cause::ends)) return 0;
     return stretched(ticks(sink_seconds(schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks())))),
                      draws_.gpu_factor(rank));

@@ -90,9 +90,6 @@ public:
     /// Whether the schedule has fused launches, and the machine prices them as such.
     bool prices_fused_launches() const;
 
-    /// How much later than predicted the host issues the operation.
-    Picoseconds issue_delay(int rank, layouts::OpIndex index) const { return measured(rank, index).issue_delay; }
-
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
     Picoseconds at_clock(double seconds, int rank) const;
@@ -117,11 +114,10 @@ public:
 
     /// When the host issues the rank's next operation. It issues in the order of the schedule, but for
     /// is_issued_first(). `host`: when it has issued all operations so far.
-    layouts::Interval issue_next(const Op& op, int rank, layouts::OpIndex index, PartlyFilledSlots& slots,
-                                 Picoseconds& host) const {
+    layouts::Interval issue_next(const Op& op, int rank, PartlyFilledSlots& slots, Picoseconds& host) const {
         const auto issue_time = issue(op, slots.had_part(schedule_, op));
         host = layouts::checked_sum(host, issue_time);
-        const auto issued = (is_issued_first(op) ? start(rank) : host) + issue_delay(rank, index);
+        const auto issued = is_issued_first(op) ? start(rank) : host;
         return {issued - issue_time, issued};
     }
 
@@ -145,9 +141,6 @@ private:
                op.after().empty() && !arrival_order_matters_[static_cast<std::size_t>(op.lane())];
     }
     Picoseconds issue_time(double seconds) const;
-    MeasuredPrices::OfOp measured(int rank, layouts::OpIndex index) const {
-        return options_.measured ? options_.measured->of(rank, index) : MeasuredPrices::OfOp{};
-    }
     double clock(int rank) const { return clocks_.empty() ? 1 : clocks_[static_cast<std::size_t>(rank)]; }
     double attend_seconds(const Op& op, int rank);
     double dropout_seconds(const Op& op, int rank) const;

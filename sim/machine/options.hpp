@@ -33,34 +33,6 @@ enum class Cause {
     memory,   ///< merges, adds and copies, and the memory bandwidth that attends and messages compete for
 };
 
-/// Prices of single operations and ranks that replace the model's, to replay a measured pass. Everything that is not
-/// given keeps the price of the model.
-struct MeasuredPrices {
-    struct OfOp {
-        double factor = 1;            ///< on the time that the operation takes alone
-        Picoseconds lag = 0;          ///< added to it: time between being ready and starting
-        Picoseconds issue_delay = 0;  ///< how much later than predicted the host issues it
-    };
-    struct OfRank {
-        std::vector<OfOp> ops;  ///< by index in the rank's schedule; empty: the model's. A message is its sender's.
-        std::optional<Picoseconds> begin, end;  ///< of a pass
-    };
-    std::vector<OfRank> ranks;   ///< all of them, or none
-    std::vector<double> clocks;  ///< by rank, relative to the calibration; empty: those that power allows
-
-    OfOp of(int rank, layouts::OpIndex op) const {
-        if (ranks.empty()) return {};
-        const auto& ops = ranks[static_cast<std::size_t>(rank)].ops;
-        return ops.empty() ? OfOp{} : ops[static_cast<std::size_t>(op)];
-    }
-    std::optional<Picoseconds> begin(int rank) const {
-        return ranks.empty() ? std::nullopt : ranks[static_cast<std::size_t>(rank)].begin;
-    }
-    std::optional<Picoseconds> end(int rank) const {
-        return ranks.empty() ? std::nullopt : ranks[static_cast<std::size_t>(rank)].end;
-    }
-};
-
 /// How a pass is simulated. The default is an undisturbed ring at the sustained clock.
 struct SimOptions {
     bool trace = false;  ///< keep every span, not only totals
@@ -78,9 +50,6 @@ struct SimOptions {
     std::vector<Picoseconds> start;  ///< start of each rank, not negative; empty: all at 0
     Jitter jitter;
     std::optional<Cause> free;  ///< a cause that costs nothing: predicts the pass without it, see break_down()
-
-    /// Prices to use instead of the model's, which must outlive the simulation; null: none.
-    const MeasuredPrices* measured = nullptr;
 
     /// Simulate ranks that must behave alike once, see Fold. Off: all of them, with the same results.
     bool fold = true;

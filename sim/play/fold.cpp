@@ -8,9 +8,8 @@ namespace {
 /// Whether the options treat all ranks alike.
 bool options_treat_ranks_alike(const SimOptions& options) {
     const auto& jitter = options.jitter;
-    return options.measured == nullptr && options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 &&
-           jitter.slow_links == 0 && jitter.compute_noise == 0 && jitter.transfer_noise == 0 &&
-           jitter.start_skew_seconds == 0;
+    return options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 && jitter.slow_links == 0 &&
+           jitter.compute_noise == 0 && jitter.transfer_noise == 0 && jitter.start_skew_seconds == 0;
 }
 
 /// Whether equal work gives all GPUs the same clock.

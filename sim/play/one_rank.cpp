@@ -34,7 +34,7 @@ public:
         PartlyFilledSlots slots;
         OpIndex index = 0;
         for (auto ops = schedule.ops(rank); const auto* op = ops.next(); ++index) {
-            const auto issued = cost_.issue_next(*op, rank, index, slots, host).end;
+            const auto issued = cost_.issue_next(*op, rank, slots, host).end;
             keep(*op, op->transfers() ? issued : std::max(issued, begin));
             if (op->kind != OpKind::attend) continue;
             found_.flop += schedule.flop(*op);

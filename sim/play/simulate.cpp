@@ -57,12 +57,6 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
         return PlayedPass{simulation.run(), simulation.flop()};
     };
     if (!power_limits_clocks(schedule, machine, options)) return play({}, options.trace).prediction;
-    if (options.measured && !options.measured->clocks.empty()) {
-        auto prediction = play(options.measured->clocks, options.trace).prediction;
-        prediction.clocks = options.measured->clocks;
-        prediction.clock = *std::ranges::min_element(prediction.clocks);
-        return prediction;
-    }
     std::pair<std::vector<double>, Prediction> last;
     const auto ranks = schedule.ranks() * options.replicas;
     const auto powers = sustained_flops_by_rank(schedule, machine, Topology(ranks, machine, options), ranks);

@@ -61,7 +61,7 @@ void Simulation::read(int id, SimulatedRank& rank) {
     }
     require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
             schedule_.channels().size());
-    const auto issue = cost_.issue_next(*op, id, index, partly_filled_[static_cast<std::size_t>(id)], rank.issued);
+    const auto issue = cost_.issue_next(*op, id, partly_filled_[static_cast<std::size_t>(id)], rank.issued);
     const auto work = take(id, *op, index, issue);
     rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issue.end, rank.begin_ended) : issue.end,
                      work);

@@ -344,7 +344,7 @@ BOOST_AUTO_TEST_CASE(the_part_of_the_memory_that_attention_takes_is_what_predict
     const auto advice = advice_for(config, machines);
     for (const auto* one : advice.ranked()) {
         const auto plan = make_plan(one->setup, problem_from(config.problem));
-        const auto alone = most_memory(*plan.forward, plan.backward.get(), memory_model("cpu", {}, false)).total();
+        const auto alone = most_memory(*plan.forward, plan.backward.get(), memory_on_gpus({})).total();
         BOOST_TEST(one->attention_memory == alone, one->name());
         BOOST_TEST(one->memory > alone, one->name());
     }

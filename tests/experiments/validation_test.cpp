@@ -1,4 +1,4 @@
-// Rings that were measured on H200 and on two processors, and what today's model predicts for them from machine files
+// Rings that were measured on H100, H200 and two processors, and what today's model predicts for them from machine files
 // that were calibrated on none of them: results/scores.h5 is of today, has every record, and is better than a guess.
 
 #include "experiments/benchmark/throughput_case.hpp"

@@ -148,8 +148,8 @@ BOOST_AUTO_TEST_CASE(a_long_document_is_spread_as_its_work_needs_and_balanced) {
     BOOST_TEST(imbalance_of(layout_cost(layout, mask, pairs_alone())) < 1.08);
 }
 
-// The limits are those of a measurement (1.094 in the mean, with earlier prices) and some room. Without even_out() the
-// mean is 1.22. The seeds are not those of scores.
+// The limits are those of a measurement (1.094 in the mean, with earlier prices) and some room. Without exchanges
+// between ranks the mean is 1.22. The seeds are not those of scores.
 BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     constexpr int packings = 10;
     double mean = 0;

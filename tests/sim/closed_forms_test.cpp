@@ -3,7 +3,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-// The section "closed forms" of the mathematics: c tokens per rank, d = c(c+1)/2 visible pairs on the diagonal block,
+// Closed forms: c tokens per rank, d = c(c+1)/2 visible pairs on the diagonal block,
 // f = c*c in a full one. With a picosecond per pair, free transfers and no overheads a prediction is a number of pairs.
 
 using namespace ringlab;
